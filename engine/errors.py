@@ -1,0 +1,273 @@
+"""Say what went wrong, about which thing, and what to do about it.
+
+One tree, so that a caller can catch as narrowly or as widely as it means to::
+
+    CommanderError
+    ├── SettingsError               a setting has a value that cannot work
+    ├── LogError
+    │   ├── LogUnavailable          cannot append now; trying again later is sensible
+    │   │   ├── LockTimeout         somebody held a lock for longer than the bound
+    │   │   ├── LogPoisoned         a sync failed: nothing may be acknowledged any more
+    │   │   └── LogMoved            renamed, truncated or replaced from outside
+    │   ├── LogCorrupt              bytes that were durable do not verify
+    │   ├── ForeignLog              another log, or no log of ours
+    │   └── InvalidEvent            an event that the grammar does not allow
+    ├── StoreUnavailable            a database beside the log cannot be used now
+    │   └── StoreBusy               its write lock was not given within the bound
+    ├── UnrecordableValue           a value that would not come back as it went in
+    ├── UnreadableValue             a recorded value that this process cannot rebuild
+    ├── RecordedException           stands for a recorded exception whose class is not here
+    ├── Fenced                      a newer token owns the run
+    ├── LeaseLost                   the lease ran out, or somebody took it over
+    ├── NonDeterministic            a replay asked for something else than was recorded
+    ├── UnknownRun                  no event of this run was found
+    ├── UnknownTask                 this process has no task of that name
+    ├── RunAborted                  what the caller of an aborted run is told
+    └── StepInDoubt                 a step was started and nobody recorded its end
+
+The first paragraph of a class's docstring is its message, filled in from the facts, which are attributes.
+Every error is rebuilt from its ``args``, so it survives pickling and a JSON result backend.
+"""
+
+from __future__ import annotations
+
+import os
+
+StrPath = str | os.PathLike[str]
+
+
+class CommanderError(Exception):
+    """Something in celery-commander went wrong."""
+
+    def __str__(self) -> str:
+        template = (type(self).__doc__ or "").split("\n\n")[0]
+        try:
+            return " ".join(template.split()).format_map(vars(self)) or repr(self)
+        except (KeyError, ValueError, IndexError, AttributeError):
+            return repr(self)  # a subclass from elsewhere, whose docstring is no message of ours
+
+
+class SettingsError(CommanderError):
+    """Setting {key} = {value!r} is refused: {reason}{hint}."""
+
+    def __init__(self, key: str, value: object, reason: str, suggestion: str | None = None) -> None:
+        super().__init__(key, value, reason, suggestion)
+        self.key = key
+        self.value = value
+        self.reason = reason
+        self.suggestion = suggestion
+        self.hint = f"; did you mean {suggestion!r}?" if suggestion else ""
+
+
+class LogError(CommanderError):
+    """The log could not do what was asked."""
+
+
+class LogUnavailable(LogError):
+    """The log {path} cannot be written now: {reason}.
+    Nothing was appended; try again once the cause is gone.
+    """
+
+    def __init__(self, path: StrPath, reason: str) -> None:
+        super().__init__(os.fspath(path), reason)
+        self.path = os.fspath(path)
+        self.reason = reason
+
+
+class LockTimeout(LogUnavailable):
+    """The lock {path} was not given within {seconds} s; it is held by {holder}.
+    Look at that process, or raise lock_seconds.
+    """
+
+    def __init__(self, path: StrPath, holder: str, seconds: float) -> None:
+        super().__init__(path, f"its lock was not given within {seconds} s")
+        self.args = (os.fspath(path), holder, seconds)
+        self.holder = holder
+        self.seconds = seconds
+
+
+class LogPoisoned(LogUnavailable):
+    """The log {path} is poisoned: {reason}.
+    A failed sync may have lost bytes; repair the log before anything is appended.
+    """
+
+
+class LogMoved(LogUnavailable):
+    """The log {path} was moved, cut or replaced from outside: {reason}.
+    Put the file back, and keep log rotation away from it.
+    """
+
+
+class LogCorrupt(LogError):
+    """The log is corrupt at event {seq}, {path} byte {offset}: {reason}.
+    Nothing was cut; verify it before going on.
+    """
+
+    def __init__(self, seq: int, path: StrPath, offset: int, reason: str) -> None:
+        super().__init__(seq, os.fspath(path), offset, reason)
+        self.seq = seq
+        self.path = os.fspath(path)
+        self.offset = offset
+        self.reason = reason
+
+
+class ForeignLog(LogError):
+    """{path} is log {found}, not {expected}.
+    Point the setting at the right state, or start with an empty directory.
+    """
+
+    def __init__(self, path: StrPath, expected: str, found: str) -> None:
+        super().__init__(os.fspath(path), expected, found)
+        self.path = os.fspath(path)
+        self.expected = expected
+        self.found = found
+
+
+class InvalidEvent(LogError):
+    """The event was not appended, its {what} is not allowed: {reason}."""
+
+    def __init__(self, what: str, reason: str) -> None:
+        super().__init__(what, reason)
+        self.what = what
+        self.reason = reason
+
+
+class StoreUnavailable(CommanderError):
+    """The database {path} cannot be used now: {reason}.
+    Nothing was changed; try again once the cause is gone.
+    """
+
+    def __init__(self, path: StrPath, reason: str) -> None:
+        super().__init__(os.fspath(path), reason)
+        self.path = os.fspath(path)
+        self.reason = reason
+
+
+class StoreBusy(StoreUnavailable):
+    """The database {path} stayed locked for {seconds} s.
+    Nothing was changed; find the process that writes so long.
+    """
+
+    def __init__(self, path: StrPath, seconds: float) -> None:
+        super().__init__(path, f"it stayed locked for {seconds} s")
+        self.args = (os.fspath(path), seconds)
+        self.seconds = seconds
+
+
+class UnrecordableValue(CommanderError):
+    """{path} ({type_name}) cannot be recorded: {reason}.
+    Return plain data, or register the type with register_type.
+    """
+
+    def __init__(self, path: str, type_name: str, reason: str) -> None:
+        super().__init__(path, type_name, reason)
+        self.path = path
+        self.type_name = type_name
+        self.reason = reason
+
+
+class UnreadableValue(CommanderError):
+    """{path} was recorded as {tag!r} and cannot be rebuilt here: {reason}.
+    Register the type in this process before it is read.
+    """
+
+    def __init__(self, path: str, tag: str, reason: str) -> None:
+        super().__init__(path, tag, reason)
+        self.path = path
+        self.tag = tag
+        self.reason = reason
+
+
+class RecordedException(CommanderError):
+    """An exception was recorded that cannot be rebuilt here.
+
+    Its class is not imported in this process, is no subclass of Exception, or refused to be rebuilt.
+    """
+
+    def __init__(self, type_name: str, message: str) -> None:
+        super().__init__(type_name, message)
+        self.type_name = type_name
+        self.message = message
+
+    def __str__(self) -> str:
+        return f"{self.type_name}: {self.message}"
+
+
+class Fenced(CommanderError):
+    """Run {run_id} was taken over: token {fence} is newer than {token}.
+    Stop; the new owner decides what happens to the run.
+    """
+
+    def __init__(self, run_id: str, token: int, fence: int) -> None:
+        super().__init__(run_id, token, fence)
+        self.run_id = run_id
+        self.token = token
+        self.fence = fence
+
+
+class LeaseLost(CommanderError):
+    """The lease on run {run_id} with token {token} is lost.
+    Stop at once; the run may already go on elsewhere.
+    """
+
+    def __init__(self, run_id: str, token: int) -> None:
+        super().__init__(run_id, token)
+        self.run_id = run_id
+        self.token = token
+
+
+class NonDeterministic(CommanderError):
+    """Run {run_id} differs from its history at {index}: recorded {recorded}, found {found}.
+    Bring the old code back, or fork the run.
+    """
+
+    def __init__(self, run_id: str, index: int, recorded: str, found: str) -> None:
+        super().__init__(run_id, index, recorded, found)
+        self.run_id = run_id
+        self.index = index
+        self.recorded = recorded
+        self.found = found
+
+
+class UnknownRun(CommanderError):
+    """No run {run_id} is known.
+    Check the id, and that this process reads the store that registered it.
+    """
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+class UnknownTask(CommanderError):
+    """Run {run_id} needs the task {name!r}, which is not registered here.
+    Import the module that defines it.
+    """
+
+    def __init__(self, run_id: str, name: str) -> None:
+        super().__init__(run_id, name)
+        self.run_id = run_id
+        self.name = name
+
+
+class RunAborted(CommanderError):
+    """Run {run_id} was aborted: {reason}.
+    What its steps did is being undone; the run's events tell the rest.
+    """
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id = run_id
+        self.reason = reason
+
+
+class StepInDoubt(CommanderError):
+    """Step {step} ({name}) of run {run_id} was started and nobody recorded its end.
+    Find out whether its effect happened.
+    """
+
+    def __init__(self, run_id: str, step: int, name: str) -> None:
+        super().__init__(run_id, step, name)
+        self.run_id = run_id
+        self.step = step
+        self.name = name

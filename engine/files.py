@@ -1,0 +1,219 @@
+"""Make every system call of the log, in one place.
+
+Whatever the log does to a file goes through one :class:`Files`, so that a test can stand a faulty
+disk in its place, and so that the calls which make the log durable can be counted on one page.
+
+Descriptors are numbers that others may close and reuse (a daemonising process closes all of
+them), so a file is opened together with its identity, and the identity is compared again before
+anything is written.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+import sys
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from .errors import LogUnavailable
+
+FILE_MODE = 0o600
+DIRECTORY_MODE = 0o700
+
+_ALWAYS = (
+    os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+)  # NONBLOCK: a pipe in a file's place must not hang the open
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Hold a descriptor and the file that it meant when it was opened."""
+
+    fd: int
+    path: str
+    device: int
+    inode: int
+
+    def is_intact(self) -> bool:
+        """Tell whether the number still means that file, and the file still has a name."""
+        return all_intact((self,))
+
+    def close(self) -> None:
+        """Close the descriptor, unless the number means something else by now."""
+        try:
+            found = os.fstat(self.fd)
+            if found.st_ino == self.inode and found.st_dev == self.device:
+                os.close(self.fd)
+        except OSError:
+            pass  # closed already by somebody else: nothing of ours is left
+
+
+def all_intact(all_opened: Iterable[Opened]) -> bool:
+    """Tell whether each number still means its file, and each file still has a name."""
+    fstat = os.fstat
+    try:
+        for opened in all_opened:
+            found = fstat(opened.fd)
+            if found.st_ino != opened.inode or found.st_dev != opened.device or not found.st_nlink:
+                return False
+    except OSError:
+        return False
+    return True
+
+
+class Files:
+    """Open, read, write, lock and sync files; the only part of the log that knows the operating system."""
+
+    def open(self, path: Path, flags: int) -> Opened:
+        """Open a regular file that is ours, never through a symbolic link.
+
+        Raises:
+            FileNotFoundError: it is missing and O_CREAT was not asked for.
+            LogUnavailable: it cannot be opened, is no regular file, or others could write it.
+        """
+        try:
+            fd = os.open(path, flags | _ALWAYS, FILE_MODE)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LogUnavailable(path, f"{path.name} cannot be opened: {error.strerror}") from error
+        found = os.fstat(fd)
+        reason = _refusal(found, stat.S_ISREG, "regular file")
+        if reason is None and found.st_nlink > 1:
+            reason = "has a second name (hard link); give the log a file of its own"
+        if reason is not None:
+            os.close(fd)
+            raise LogUnavailable(path, f"{path.name} {reason}")
+        return Opened(fd, os.fspath(path), found.st_dev, found.st_ino)
+
+    def make_directory(self, path: Path) -> None:
+        """Make a directory for us alone, with its parents, or check the one that is there.
+
+        Raises:
+            LogUnavailable: it cannot be made, is a symbolic link, or others could write into it.
+        """
+        try:
+            path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
+            try:
+                os.mkdir(path, DIRECTORY_MODE)
+            except FileExistsError:
+                pass  # checked below, whoever made it
+            else:
+                self.sync_directory(path.parent)
+            found = os.lstat(path)
+        except OSError as error:
+            raise LogUnavailable(path, f"its directory cannot be made: {error.strerror}") from error
+        reason = _refusal(found, stat.S_ISDIR, "directory")
+        if reason is not None:
+            raise LogUnavailable(path, f"{path.name} {reason}")
+
+    def stat(self, path: str) -> os.stat_result:
+        """Return what the path means now, not following a symbolic link."""
+        return os.lstat(path)
+
+    def exists(self, path: Path) -> bool:
+        """Tell whether the path is there, even as a dangling link."""
+        return os.path.lexists(path)
+
+    def size(self, fd: int) -> int:
+        """Return the file's size in bytes."""
+        return os.fstat(fd).st_size
+
+    def read(self, fd: int, size: int, offset: int) -> bytes:
+        """Read up to `size` bytes at `offset`; fewer only at the end of the file."""
+        data = os.pread(fd, size, offset)
+        while 0 < len(data) < size:
+            more = os.pread(fd, size - len(data), offset + len(data))
+            if not more:
+                break
+            data += more
+        return data
+
+    def append(self, fd: int, data: bytes) -> int:
+        """Write at the end of a file opened with O_APPEND; return how many bytes were taken."""
+        return os.write(fd, data)
+
+    def write_at(self, fd: int, data: bytes, offset: int) -> None:
+        """Write all of `data` at `offset`."""
+        while data:
+            written = os.pwrite(fd, data, offset)
+            data, offset = data[written:], offset + written
+
+    def truncate(self, fd: int, size: int) -> None:
+        """Cut the file to `size` bytes."""
+        os.ftruncate(fd, size)
+
+    def sync(self, fd: int) -> None:
+        """Wait until the file's bytes, and its size, are on disk."""
+        if sys.platform == "darwin":
+            fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync there only reaches the drive's cache
+        else:
+            os.fdatasync(fd)
+
+    def sync_directory(self, path: Path) -> None:
+        """Wait until the names in a directory are on disk."""
+        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, over whatever had it, and wait until that is on disk."""
+        os.rename(source, target)
+        self.sync_directory(target.parent)
+        if source.parent != target.parent:
+            self.sync_directory(source.parent)
+
+    def remove(self, path: Path) -> None:
+        """Remove a name, if it is there."""
+        path.unlink(missing_ok=True)
+
+    def try_lock(self, fd: int) -> bool:
+        """Take the lock on a whole file if nobody else has it."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return False
+        return True
+
+    def unlock(self, fd: int) -> None:
+        """Give the lock on a file back."""
+        try:
+            fcntl.flock(fd, fcntl.LOCK_UN)
+        except OSError:
+            pass  # the descriptor was closed by somebody else, and the lock went with it
+
+    def lock_holder(self, opened: Opened) -> str:
+        """Name the process that holds the lock on a file, as far as this host tells."""
+        where = f"{os.major(opened.device):02x}:{os.minor(opened.device):02x}:{opened.inode}"
+        try:
+            rows = [row.split() for row in Path("/proc/locks").read_text("ascii").splitlines()]
+            pid = next(int(row[4]) for row in rows if row[1] == "FLOCK" and row[5] == where)
+            name = Path(f"/proc/{pid}/comm").read_text("utf-8", "replace").strip()
+        except (OSError, ValueError, LookupError, StopIteration):
+            return "a process that this host does not show (another container?)"
+        return f"process {pid} ({name})"
+
+    def seconds(self) -> float:
+        """Return seconds of a clock that only goes forward."""
+        return time.monotonic()
+
+    def nap(self, seconds: float) -> None:
+        """Give way to others for a moment."""
+        time.sleep(seconds)
+
+
+def _refusal(found: os.stat_result, is_type: object, kind: str) -> str | None:
+    """Return why a file or directory is not safe to use, or None."""
+    if not callable(is_type) or not is_type(found.st_mode):
+        return f"is not a {kind}"
+    if found.st_uid != os.geteuid():
+        return f"belongs to user {found.st_uid}, not to {os.geteuid()}; run as its owner, or change the owner"
+    if found.st_mode & 0o022:
+        return f"can be written by others (mode {stat.S_IMODE(found.st_mode):o}); remove that right with chmod go-w"
+    return None

@@ -1,0 +1,6 @@
+"""The write-ahead log in a file: creating, appending, syncing, repairing, reading, indexing."""
+
+from .log import FileLog
+from .reader import Reader
+
+__all__ = ["FileLog", "Reader"]

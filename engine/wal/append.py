@@ -1,0 +1,176 @@
+"""Write events at the end of the log, one writer at a time among all processes.
+
+Everything that can be made before the lock is made before it. Under the lock: read the head from
+``control``, compare the file's size with it, chain the lines, one ``write``, publish the new
+head. Whatever interrupts that (a kill, an exception at any bytecode) leaves a file whose size is
+not the head's, and the next writer of any process settles it first: see settle.py.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import TypeVar
+
+from ..control import Head, Promise
+from ..errors import Fenced, LogUnavailable
+from ..events import format_timestamp
+from ..files import Opened
+from .claim import Claim, outlast
+from .drafts import Draft, Written
+from .index import Index
+from .locks import Patience
+from .session import Handles, Session
+from .settle import Settler
+from .shield import shielded
+
+T = TypeVar("T")
+
+_LOOKS_OUTSIDE_THE_LOCK = 2
+
+
+class Appender:
+    """Append drafts for all threads of one process."""
+
+    def __init__(self, session: Session, index: Index, *, lock_seconds: float) -> None:
+        self._session = session
+        self._files = session.files
+        self._index = index
+        self._now = session.now
+        self._lock_seconds = lock_seconds
+        self._settler = Settler(session, self._write)
+        self.forget()
+
+    def forget(self) -> None:
+        """Remake what a fork may have copied in the middle of its use."""
+        self._claim = Claim()
+        self._held: Opened | None = None
+
+    @property
+    def promise(self) -> Promise:
+        """Return how far the log was on disk when this process last looked under the lock."""
+        return self._settler.promise
+
+    def append(self, drafts: Sequence[Draft]) -> Written:
+        """Write all drafts in one go; after this they survive the process, not yet a power cut.
+
+        Raises:
+            Fenced: a newer token owns the run of an owner's event; nothing was written.
+            LockTimeout: another process held the lock too long.
+            LogCorrupt, LogMoved, LogPoisoned, LogUnavailable: the log cannot take events now.
+        """
+        is_owners = any(each.token is not None for each in drafts)
+        for _ in range(_LOOKS_OUTSIDE_THE_LOCK):
+            written = self.under_lock(partial(self._append, drafts, is_owners))
+            if written is not None:
+                return written
+            self._index.catch_up()  # new fences: most of the reading is done without the lock
+        return self.under_lock(partial(self._append_looking, drafts))
+
+    def stop(self) -> None:
+        """Let nobody of this process append any more, after whoever does so now."""
+        outlast(self._claim, Patience(self._files, self._lock_seconds), self._session.path)
+
+    def settle(self) -> Head:
+        """Make the file and ``control`` agree, as the first append would; return the head."""
+        return self.under_lock(self._settler.settle)
+
+    def under_lock(self, work: Callable[[Handles], T]) -> T:
+        """Run `work` while no other thread or process writes; the lock is given back whatever happens."""
+        if self._claim.is_mine():
+            raise LogUnavailable(self._session.path, "a handler interrupted an append and appends")
+        handles = self._session.handles()
+        patience: Patience | None = None
+        while not (results := shielded(partial(self._try, handles, work, patience is not None))):
+            patience = patience or Patience(self._files, self._lock_seconds)
+            patience.nap(handles.append_lock, self._files.lock_holder)
+            handles = self._session.current() or self._session.handles()
+        return results[0]
+
+    def _try(
+        self, handles: Handles, work: Callable[[Handles], T], has_waited: bool
+    ) -> tuple[T] | tuple[()]:
+        """Run `work` if the lock is free now; after a wait the handles are looked at again.
+
+        An exception may strike at any point of this, so giving back is done twice, and the first time
+        is allowed to be cut short anywhere.
+        """
+        try:
+            try:
+                if has_waited and self._session.handles() is not handles:
+                    return ()
+                if not self._claim.take():
+                    return ()
+                self._held = handles.append_lock
+                if not self._files.try_lock(handles.append_lock.fd):
+                    self._held = None
+                    return ()
+                return (work(handles),)
+            finally:
+                self._give_back()
+        finally:
+            self._give_back()
+
+    def _give_back(self) -> None:
+        if self._claim.is_mine():
+            if self._held is not None:
+                self._files.unlock(self._held.fd)
+                self._held = None
+            self._claim.give_back()
+
+    def _append(self, drafts: Sequence[Draft], is_owners: bool, handles: Handles) -> Written | None:
+        head = self._settler.settle(handles)
+        if is_owners:
+            if head.fences != self._index.fence_count:
+                return None
+            self._refuse_fenced(drafts)
+        return self._write(handles, head, drafts)
+
+    def _append_looking(self, drafts: Sequence[Draft], handles: Handles) -> Written:
+        head = self._settler.settle(handles)
+        self._index.catch_up(head)
+        self._refuse_fenced(drafts)
+        return self._write(handles, head, drafts)
+
+    def _refuse_fenced(self, drafts: Sequence[Draft]) -> None:
+        for each in drafts:
+            if each.token is not None and each.run_id is not None:
+                fence = self._index.fence(each.run_id)
+                if fence > each.token:
+                    raise Fenced(each.run_id, each.token, fence)
+
+    def _write(self, handles: Handles, head: Head, drafts: Sequence[Draft]) -> Written:
+        """Chain the drafts to `head`, write them, publish the new head."""
+        stamp = max(format_timestamp(self._now()), head.timestamp)
+        hash_, offset = head.hash, head.size
+        hashes, offsets, lines = [], [], []
+        for each in drafts:
+            rest = each.front + stamp + each.back
+            hash_ = hashlib.sha256(hash_ + rest).hexdigest().encode("ascii")
+            line = hash_ + rest + b"\n"
+            hashes.append(hash_)
+            offsets.append(offset)
+            lines.append(line)
+            offset += len(line)
+        self._write_all(handles, head, b"".join(lines))
+        fences = head.fences + sum(each.is_fence for each in drafts)
+        after = Head(head.seq + len(lines), hash_, offset, stamp, fences)
+        handles.control.publish_head(after)
+        return Written(head, after, hashes, offsets)
+
+    def _write_all(self, handles: Handles, head: Head, data: bytes) -> None:
+        try:
+            taken = self._files.append(handles.log.fd, data)
+            while taken < len(data):
+                taken += self._files.append(handles.log.fd, data[taken:])
+        except OSError as error:
+            self._cut_back(handles, head)
+            raise LogUnavailable(self._session.path, f"a write failed: {error.strerror}") from error
+
+    def _cut_back(self, handles: Handles, head: Head) -> None:
+        """Leave no part of a failed write behind; if that fails too, leave a mark that it must never count."""
+        try:
+            self._files.truncate(handles.log.fd, head.size)
+        except OSError:
+            handles.control.publish_head(head._replace(dirty=True))

@@ -1,0 +1,158 @@
+"""Make written events durable, once for everybody who waits.
+
+As PostgreSQL's XLogFlush does it: whoever gets ``sync.lock`` syncs everything that any process
+has written so far, and publishes how far that was; the others find their event covered and go on.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+
+from ..control import NOTHING, Promise
+from ..errors import LogError, LogMoved, LogPoisoned
+from ..files import all_intact
+from .claim import Claim, outlast
+from .locks import Patience
+from .poison import poison
+from .session import Handles, Session
+from .shield import shielded, start_deaf
+
+
+class Durability:
+    """Wait for the disk on behalf of all threads of one process."""
+
+    def __init__(self, session: Session, *, lock_seconds: float) -> None:
+        self._session = session
+        self._files = session.files
+        self._lock_seconds = lock_seconds
+        self.promise = NOTHING
+        self.forget()
+
+    def forget(self) -> None:
+        """Remake what a fork may have copied in the middle of its use."""
+        self._claim = Claim()
+
+    def stop(self) -> None:
+        """Let nobody of this process sync any more, after whoever does so now."""
+        outlast(self._claim, Patience(self._files, self._lock_seconds), self._session.path)
+
+    def wait(self, seq: int, handles: Handles | None = None) -> None:
+        """Return once event `seq` is on disk; `handles` are those it was just written through.
+
+        Raises:
+            LockTimeout: somebody else was syncing for too long; the event may yet become durable.
+            LogPoisoned: a sync failed; nobody may say that the event is durable.
+        """
+        handles = handles or self._session.open_handles()
+        patience: Patience | None = None
+        while not shielded(partial(self._lead, handles, seq)):
+            patience = patience or Patience(self._files, self._lock_seconds)
+            patience.nap(handles.sync_lock, self._files.lock_holder)
+            if self._covers(handles.control.read()[1], seq):
+                return
+            handles = self._session.current() or self._session.open_handles()
+
+    def _covers(self, promise: Promise | None, seq: int) -> bool:
+        if promise is None:
+            return False
+        self.promise = promise
+        if promise.seq >= seq:
+            return True
+        if promise.poisoned:
+            raise LogPoisoned(self._session.path, "a sync failed, see POISONED beside it")
+        return False
+
+    def _lead(self, handles: Handles, seq: int) -> bool:
+        """Sync for everybody if nobody does so now; tell whether `seq` is covered.
+
+        One thread of a process at a time: threads share the descriptor, so the lock does not divide
+        them. An exception may strike anywhere, so giving back is tried twice.
+        """
+        try:
+            try:
+                if not self._claim.take():
+                    return False
+                if not all_intact((handles.log, handles.sync_lock)):
+                    self._session.drop()  # a promise for another file would be a lie
+                    return False
+                if not self._files.try_lock(handles.sync_lock.fd):
+                    return False
+                return self._sync_all(handles, seq)
+            finally:
+                self._give_back(handles)
+        finally:
+            self._give_back(handles)
+
+    def _give_back(self, handles: Handles) -> None:
+        if self._claim.is_mine():
+            self._files.unlock(handles.sync_lock.fd)
+            self._claim.give_back()
+
+    def _sync_all(self, handles: Handles, seq: int) -> bool:
+        head, promise = handles.control.read_settled()
+        if self._covers(promise, seq):
+            return True
+        target = head.seq if head is not None else seq
+        try:
+            self._files.sync(handles.log.fd)
+        except OSError as error:
+            known = promise.seq if promise else 0
+            raise poison(self._session, handles, known, error) from error
+        self.promise = Promise(max(target, promise.seq if promise else 0))
+        handles.control.publish_promise(self.promise)
+        return target >= seq
+
+
+class Flusher:
+    """Sync what nobody waits for, within a bounded time, from a thread that is started on first use."""
+
+    def __init__(self, durability: Durability, *, flush_seconds: float) -> None:
+        self._durability = durability
+        self._flush_seconds = flush_seconds
+        self.forget()
+
+    def forget(self) -> None:
+        """Forget the parent's thread; a child of a fork starts its own."""
+        self._written = 0
+        self._thread: threading.Thread | None = None
+        self._wake = threading.Event()
+        self._closing = threading.Event()
+
+    def note(self, seq: int) -> None:
+        """Have `seq` synced within flush_seconds."""
+        self._written = max(self._written, seq)
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(
+                target=self._run, args=(self._wake, self._closing), name="wal-flusher", daemon=True
+            )
+            start_deaf(self._thread)
+        if not self._wake.is_set():
+            self._wake.set()
+
+    def close(self) -> None:
+        """End the thread; what it had not synced yet is the closer's to sync."""
+        self._closing.set()
+        self._wake.set()
+        thread, self._thread = self._thread, None
+        if thread is not None and thread is not threading.current_thread():
+            thread.join()
+        self.forget()
+
+    def _run(self, wake: threading.Event, closing: threading.Event) -> None:
+        while True:
+            wake.wait()
+            if closing.wait(self._flush_seconds):
+                return
+            wake.clear()
+            if closing.is_set():  # set just before the clear, which would have swallowed the call
+                return
+            written = self._written
+            if written <= self._durability.promise.seq:
+                continue
+            try:
+                self._durability.wait(written)
+            except (LogMoved, LogPoisoned):
+                return  # whoever waits or writes next is told
+            except LogError:
+                wake.set()  # a lock that was busy, or no descriptor left: try again

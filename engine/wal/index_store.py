@@ -1,0 +1,155 @@
+"""Keep the index between processes, in a small database that may be thrown away at any time."""
+
+from __future__ import annotations
+
+import os
+import sqlite3
+from array import array
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+VERSION = 1
+
+_BUSY_SECONDS = 0.05
+_SCHEMA = """
+create table if not exists hits (run blob, seq integer, last integer, start integer, stop integer,
+    primary key (run, seq)) without rowid;
+create table if not exists fences (run blob primary key, token integer) without rowid;
+create table if not exists mark (one integer primary key check (one = 1), version integer, log text,
+    seq integer, start integer, last integer, hash text, fences integer);
+"""
+
+
+class IndexLost(Exception):
+    """The database could not be asked."""
+
+
+class Mark(NamedTuple):
+    """Say how far the log has been looked at: last seq, where it ends and begins, its hash, the fences so far."""
+
+    seq: int
+    offset: int
+    last: int
+    hash: str
+    fences: int
+
+
+class IndexStore:
+    """Hold hits and fences of one log in SQLite; whatever goes wrong with it, the log is read instead."""
+
+    def __init__(self, path: Path, log_id: str) -> None:
+        self._path = path
+        self._log_id = log_id
+        self._connection: sqlite3.Connection | None = None
+        self._parents: list[sqlite3.Connection] = []
+        self._has_rows = False
+        self._pid = os.getpid()
+
+    def forget(self) -> None:
+        """Let go of the parent's connection without closing it, which would touch the parent's files."""
+        if self._connection is not None and self._pid != os.getpid():
+            self._parents.append(self._connection)  # kept, or collecting it would close it
+            self._connection = None
+        self._pid = os.getpid()
+
+    def close(self) -> None:
+        """Close the database, if it is open."""
+        self.forget()
+        connection, self._connection = self._connection, None
+        if connection is not None:
+            connection.close()
+
+    def holds_anything(self) -> bool:
+        """Tell whether hits may have come from the database."""
+        return self._has_rows
+
+    def load(self, is_of: Callable[[Mark], bool]) -> Mark | None:
+        """Return how far the database goes, or None; one that is not of this log is removed."""
+        if self._connection is None and not self._path.exists():
+            return None
+        try:
+            row = self._open().execute("select * from mark").fetchone()
+            mark = Mark(*row[3:]) if row is not None else None
+            is_ours = mark is None or (row[1:3] == (VERSION, self._log_id) and is_of(mark))
+        except (sqlite3.Error, OSError, TypeError, ValueError):
+            mark, is_ours = None, False
+        if not is_ours:
+            self.discard()
+            return None
+        if mark is None:
+            return None
+        self._has_rows = True
+        return mark
+
+    def fences(self) -> dict[bytes, int]:
+        """Return the highest fence of every run that has one."""
+        try:
+            return dict(self._open().execute("select run, token from fences").fetchall())
+        except (sqlite3.Error, OSError) as error:
+            raise IndexLost from error
+
+    def hits(self, key: bytes) -> list[tuple[int, int, int, int]]:
+        """Return where the events of a run are."""
+        if not self._has_rows:
+            return []
+        query = "select seq, last, start, stop from hits where run = ? order by seq"
+        try:
+            return self._open().execute(query, (key,)).fetchall()
+        except (sqlite3.Error, OSError) as error:
+            raise IndexLost from error
+
+    def save(
+        self, mark: Mark, tail: Mapping[bytes, array[int]], fences: Mapping[bytes, int]
+    ) -> bool:
+        """Add a tail; tell whether the database now knows everything up to `mark`."""
+        try:
+            connection = self._open()
+            with connection:
+                connection.execute("begin immediate")
+                stored = connection.execute("select seq from mark").fetchone()
+                if stored is None or stored[0] < mark.seq:
+                    _add(connection, tail, fences)
+                    connection.execute(
+                        "insert or replace into mark values (1, ?, ?, ?, ?, ?, ?, ?)",
+                        (VERSION, self._log_id, *mark),
+                    )
+        except (sqlite3.Error, OSError):
+            return False  # busy, or broken: the tail stays in memory, which is only larger
+        self._has_rows = True
+        return True
+
+    def discard(self) -> None:
+        """Remove the database; it is made again when there is enough to put in."""
+        self.close()
+        self._has_rows = False
+        for suffix in ("", "-wal", "-shm"):
+            try:
+                Path(f"{self._path}{suffix}").unlink(missing_ok=True)
+            except OSError:
+                pass  # a place that only may be read: it is not asked again by this process
+
+    def _open(self) -> sqlite3.Connection:
+        self.forget()
+        if self._connection is None:
+            os.close(
+                os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+            )
+            connection = sqlite3.connect(
+                self._path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            self._connection = connection
+            connection.execute("pragma journal_mode = wal")
+            connection.execute("pragma synchronous = normal")
+            connection.executescript(_SCHEMA)
+        return self._connection
+
+
+def _add(
+    connection: sqlite3.Connection, tail: Mapping[bytes, array[int]], fences: Mapping[bytes, int]
+) -> None:
+    rows = (
+        (run, *hits[at : at + 4]) for run, hits in tail.items() for at in range(0, len(hits), 4)
+    )
+    connection.executemany("insert or ignore into hits values (?, ?, ?, ?, ?)", rows)
+    connection.executemany("insert or replace into fences values (?, ?)", fences.items())

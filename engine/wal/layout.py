@@ -1,0 +1,54 @@
+"""Say where each file of a log lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """Name the active file and everything in the directory beside it."""
+
+    active: Path
+    directory: Path
+
+    @classmethod
+    def of(cls, active: Path) -> Layout:
+        """Return the layout of the log whose active file is `active`."""
+        return cls(active, Path(f"{active}.d"))
+
+    @property
+    def append_lock(self) -> Path:
+        """Return the file whose lock orders the writers."""
+        return self.directory / "append.lock"
+
+    @property
+    def sync_lock(self) -> Path:
+        """Return the file whose lock chooses who syncs for everybody."""
+        return self.directory / "sync.lock"
+
+    @property
+    def control(self) -> Path:
+        """Return the file that holds the agreed head and the durable position."""
+        return self.directory / "control"
+
+    @property
+    def newborn(self) -> Path:
+        """Return the name under which a new log is written before it gets its own."""
+        return self.directory / "newborn"
+
+    @property
+    def quarantine(self) -> Path:
+        """Return the directory that keeps what was cut off."""
+        return self.directory / "quarantine"
+
+    @property
+    def poisoned(self) -> Path:
+        """Return the mark that a sync failed."""
+        return self.directory / "POISONED"
+
+    @property
+    def index(self) -> Path:
+        """Return the disposable index of runs."""
+        return self.directory / "index.sqlite"

@@ -1,0 +1,159 @@
+"""Put the parts of a log in a file together for one process and its forks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+from ..chain import PAYLOAD_BYTES_MAX, Header
+from ..control import Head
+from ..errors import LogUnavailable
+from ..events import Event, NewEvent, Position, encode_payload, read_timestamp
+from ..files import Files
+from ..forks import at_fork
+from ..ids import new_event_id
+from ..settings import Settings
+from .append import Appender
+from .create import open_existing, open_or_create
+from .drafts import Draft, Written, draft
+from .durability import Durability, Flusher
+from .index import Index
+from .layout import Layout
+from .reader import Reader
+from .session import Session
+
+
+class FileLog:
+    """Append to and read from one log; usable from every thread, and from children of a fork."""
+
+    def __init__(
+        self,
+        settings: Settings,
+        files: Files,
+        *,
+        now: Callable[[], datetime],
+        boot_id: str,
+        create: bool = True,
+    ) -> None:
+        self.layout = Layout.of(settings.event_sourcing_wal)
+        self._now = now
+        if create:
+            header = open_or_create(self.layout, files, now(), settings.lock_seconds)
+        else:
+            header = open_existing(self.layout, files)
+        self.header: Header = header
+        self._bytes_max = min(settings.max_payload_bytes, PAYLOAD_BYTES_MAX)
+        self._durability_asked = settings.durability
+        self._session = Session(self.layout, files, header, boot_id=boot_id, now=now)
+        self.reader = Reader(self.layout, files, header, boot_id=boot_id)
+        self.index = Index(self.layout, self.reader, lock_seconds=settings.lock_seconds)
+        self._appender = Appender(self._session, self.index, lock_seconds=settings.lock_seconds)
+        self._durability = Durability(self._session, lock_seconds=settings.lock_seconds)
+        self._flusher = Flusher(self._durability, flush_seconds=settings.flush_seconds)
+        self._written = 0
+        self._closed = False
+        at_fork(child=self.forget)
+
+    def forget(self) -> None:
+        """Start afresh in the child of a fork: nothing that the parent holds is used or given back."""
+        for part in (self._session, self.reader, self.index, self._appender, self._durability):
+            part.forget()
+        self._flusher.forget()
+        self._written = 0
+
+    def settle(self) -> Head:
+        """Repair what a crash left; the first append would do the same."""
+        self._notice_fork()
+        return self._appender.settle()
+
+    def append(self, news: Sequence[NewEvent], *, wait: bool) -> list[Event]:
+        """Append all events in one write, and wait for the disk if asked."""
+        self._notice_fork()
+        drafts, datas, ids = self._drafts(news)
+        written = self._appender.append(drafts)
+        self._written = max(self._written, written.after.seq)
+        if wait and self._durability_asked == "fsync":
+            self._durability.wait(written.after.seq, self._session.current())
+        elif self._durability_asked != "os":
+            self._flusher.note(written.after.seq)
+        return self._events(news, zip(datas, ids, strict=True), written)
+
+    def sync(self) -> None:
+        """Wait until everything that this process wrote is on disk."""
+        self._notice_fork()
+        if self._written > self._durability.promise.seq:
+            self._durability.wait(self._written)
+
+    def head(self) -> Head | None:
+        """Return the published head, or None when this boot has none."""
+        return self.reader.published()[0]
+
+    @property
+    def durable_seq(self) -> int:
+        """Return the highest seq that is known to be on disk; 0 when this boot knows nothing."""
+        promise = self.reader.published()[1]
+        return promise.seq if promise else 0
+
+    def close(self) -> None:
+        """Sync what is written, end the flusher, close every descriptor. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            self._flusher.close()
+            if self._written > self._durability.promise.seq and self._durability_asked != "os":
+                self._durability.wait(self._written)
+        finally:
+            self._appender.stop()  # no descriptor is closed under a thread that writes through it
+            self._durability.stop()
+            self._session.forget()
+            self.reader.forget()
+            self.index.close()
+
+    def _notice_fork(self) -> None:
+        """Catch a fork that ran no Python hooks."""
+        if self._closed:
+            raise LogUnavailable(self.layout.active, "this engine was closed")
+        if self._session.is_of_another_process():
+            self.forget()
+
+    def _drafts(
+        self, news: Sequence[NewEvent]
+    ) -> tuple[list[Draft], list[dict[str, object]], list[str]]:
+        durable = max(self._appender.promise.seq, self._durability.promise.seq)
+        moment = self._now()
+        drafts, datas, ids = [], [], []
+        for new in news:
+            payload, data = encode_payload(new, durable=durable, bytes_max=self._bytes_max)
+            id_ = new.id if new.id is not None else new_event_id(moment)
+            drafts.append(draft(new, id_, payload))
+            datas.append(data)
+            ids.append(id_)
+        return drafts, datas, ids
+
+    def _events(
+        self,
+        news: Sequence[NewEvent],
+        made: Iterable[tuple[dict[str, object], str]],
+        written: Written,
+    ) -> list[Event]:
+        moment = read_timestamp(written.after.timestamp)
+        first, file = written.before.seq + 1, self.header.first_seq
+        places = zip(written.hashes, written.offsets, strict=True)
+        return [
+            Event(
+                Position(seq, file, offset),
+                seq,
+                id_,
+                new.type,
+                moment,
+                new.run_id,
+                data,
+                hash_.decode("ascii"),
+                new.n,
+                new.token,
+            )
+            for seq, (new, (data, id_), (hash_, offset)) in enumerate(
+                zip(news, made, places, strict=True), start=first
+            )
+        ]

@@ -1,0 +1,195 @@
+"""Perform one delivery of a durable task: claim its run, execute the body or answer with what is recorded.
+
+What leaves here is what Celery acts on: a value or an exception is the run's outcome and is on disk before Celery hears
+of it; Ignore says that this delivery has nothing to tell.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from celery import Task
+from celery.exceptions import Ignore, Reject, Retry
+
+from celery_commander.engine import (
+    InvalidEvent,
+    LogError,
+    NonDeterministic,
+    RunAborted,
+    RunHistory,
+    State,
+    StepInDoubt,
+    StoreUnavailable,
+    UnrecordableValue,
+    decode,
+    decode_exception,
+    encode,
+    encode_exception,
+)
+
+from . import refusal
+from .claims import Claimed, Finished, Refused, claim
+from .errors import UNRECORDED, BodyExited, ForeignStore, is_termination
+from .execution import Execution, StopRun, current_execution
+from .lost import running_threads
+from .message import of_context
+from .ownership import Ownership
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+logger = logging.getLogger(__name__)
+
+
+def perform(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Perform the delivery that Celery's tracer has put on the task's request stack."""
+    commander: Commander = task.app.commander
+    request = task.request
+    try:
+        answer = claim(commander, request.id, of_context(task.name, request), request.hostname)
+    except InvalidEvent:
+        raise  # it would be refused again and again
+    except (LogError, StoreUnavailable, ForeignStore) as error:
+        return refusal.unavailable(task, error, args, kwargs)
+    match answer:
+        case Refused(reason=reason):
+            logger.info("Run %s: this delivery is ignored: %s.", request.id, reason)
+            raise Ignore(reason)
+        case Finished(lease=lease, history=history):
+            ownership = commander.live[request.id] = Ownership(commander, lease, history)
+            ownership.outcome = history.state.state if history.state else None
+            return _recorded_outcome(history)
+        case Claimed(execution=execution):
+            return _execute(task, execution, args, kwargs)
+
+
+def is_inside(run_id: str) -> bool:
+    """Return whether this very run goes on here: its body calls its own task as a function."""
+    execution = current_execution.get()
+    return execution is not None and execution.run_id == run_id
+
+
+def _recorded_outcome(history: RunHistory) -> Any:
+    """Return or raise what a finished run came to; one that was cancelled unstarted has no more than a reason."""
+    state = history.state
+    assert state is not None
+    if history.outcome is None:
+        raise RunAborted(state.run_id, state.cancel_requested or "cancelled")
+    kind, value = history.outcome
+    if kind == "exception":
+        raise decode_exception(value)
+    return decode(value)
+
+
+def _execute(
+    task: Task, execution: Execution, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Any:
+    execution.commander.live[execution.run_id] = execution
+    token = current_execution.set(execution)
+    running_threads[threading.get_ident()] = execution.run_id
+    try:
+        result = task._commander_body(*args, **kwargs)
+        execution.settle_end()
+        return _commit(task, execution, result)
+    except StopRun as stop:
+        _end_stopped(execution, stop.error)
+    except (Retry, Ignore, Reject) as control:
+        _end_controlled(execution, control)
+        raise
+    except SystemExit as error:
+        if is_termination(error):
+            raise  # the process ends, the run does not: recovery decides
+        exited = BodyExited(execution.run_id, error.code)
+        _abort(execution, exited, "exception")
+        raise exited from error
+    except Exception as error:
+        if execution.stopped is not None:
+            _end_stopped(execution, execution.stopped)
+        _abort(execution, error, "exception")
+        raise
+    finally:
+        running_threads.pop(threading.get_ident(), None)
+        current_execution.reset(token)
+
+
+def _commit(task: Task, execution: Execution, result: Any) -> Any:
+    """Write the result down and wait for it; what Celery then stores is what was recorded."""
+    encoded = encode(result, path="result")
+    recorded = decode(encoded)
+    task.backend.encode(
+        task.backend.prepare_value(recorded)
+    )  # what cannot be stored must fail before it is a fact
+    try:
+        execution.append("run.committed", {"result": encoded}, wait=True)
+    except UNRECORDED as error:
+        raise execution.stop(error) from error
+    execution.outcome = State.COMMITTED
+    return recorded
+
+
+def _abort(execution: Execution, error: BaseException, reason: str) -> None:
+    """Write down that the run failed, before Celery hears of it; what is owed is undone once Celery was told."""
+    in_doubt = [entry.step for entry in execution.commander.history(execution.run_id).in_doubt]
+    data = {
+        "exception": encode_exception(error),
+        "reason": reason,
+        "in_doubt": in_doubt,
+        "generation": 1,
+    }
+    try:
+        execution.append("run.aborted", data, wait=True)
+    except UNRECORDED as unrecorded:
+        _end_stopped(execution, unrecorded)
+    execution.outcome = State.ABORTED
+
+
+def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
+    """End an attempt that may not go on; the run waits for its new owner, for recovery, or for a person."""
+    match error:
+        case StepInDoubt():
+            if execution.open_steps[error.step][1] != "park":
+                _abort(execution, error, "in doubt")
+                raise error
+            _park(execution, "doubt", str(error))
+        case NonDeterministic():
+            _park(execution, "version", str(error))
+        case UnrecordableValue() | InvalidEvent():
+            _abort(execution, error, "exception")
+            raise error
+        case _:
+            logger.warning("Run %s stops here: %s", execution.run_id, error)
+            _let_go(execution)
+    raise Ignore(str(error))
+
+
+def _park(execution: Execution, kind: str, reason: str) -> None:
+    logger.error("Run %s is parked (%s): %s", execution.run_id, kind, reason)
+    try:
+        execution.append("run.paused", {"kind": kind, "due": None, "reason": reason}, wait=True)
+    except UNRECORDED as error:
+        logger.warning("Run %s could not be parked: %s", execution.run_id, error)
+    _let_go(execution)
+
+
+def _end_controlled(execution: Execution, control: Exception) -> None:
+    """Follow a body that told Celery to retry, ignore or reject its message."""
+    if isinstance(control, Retry) and execution.paused:
+        _let_go(execution)  # the pause and the message were written when the body called retry()
+    elif isinstance(control, Reject) and control.requeue:
+        execution.append(
+            "run.requeued", {"reason": "rejected", "death": False, "due": None}, wait=True
+        )
+        _let_go(execution)
+    elif isinstance(control, Ignore):
+        execution.append("run.committed", {"result": encode(None)}, wait=True)
+        execution.append("run.delivered", {"outcome": "COMMITTED"}, wait=False)
+        _let_go(execution)
+    else:
+        _abort(execution, control, "exception")
+
+
+def _let_go(execution: Execution) -> None:
+    execution.commander.live.pop(execution.run_id, None)
+    execution.release()

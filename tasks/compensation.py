@@ -1,0 +1,195 @@
+"""Undo what an aborted run did: a Celery chain with one link a step, the last step first.
+
+Each link claims the run, writes that it starts, calls the undo and writes that it is done. A link that finds its step
+undone already does nothing, so a chain may be published again whenever its fate is unclear; an undo that was cut short
+is repeated under the same key.
+"""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery, Task, chain
+from celery.exceptions import Ignore
+
+from celery_commander.engine import Entry, RunHistory, State, decode, encode_exception
+
+from .errors import UndoNotFound
+from .message import of_created
+from .ownership import Ownership, owned
+from .publishing import publish_again
+from .steps import Undo
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+logger = logging.getLogger(__name__)
+
+LINKS_AT_ONCE = 50
+"""The most links of one chain; finish_compensation starts the next."""
+
+COMPENSATE_STEP = "celery_commander.compensate_step"
+FINISH_COMPENSATION = "celery_commander.finish_compensation"
+
+BUSY_SECONDS = 1.0
+"""How long a link waits when somebody else holds its run."""
+
+LONGEST_BACKOFF_SECONDS = 60.0
+
+
+def start(commander: Commander, run_id: str) -> None:
+    """Publish the chain that undoes what a run still owes; a run that owes nothing is settled here.
+
+    Nothing is raised when the broker is away: the run stays ABORTED with its undos owed, and recovery comes back to it.
+    """
+    history = commander.history(run_id)
+    if history.state is None or history.state.state is not State.ABORTED:
+        return
+    try:
+        if history.owed:
+            undo_chain(commander.app, history).apply_async()
+        else:
+            _settle(commander, run_id)
+    except Exception as error:  # noqa: BLE001  # whatever the broker raises; recovery comes back to the run
+        logger.warning("The undo of run %s could not be started, recovery will: %s", run_id, error)
+
+
+def undo_chain(app: Celery, history: RunHistory) -> Any:
+    """Return the chain of links for what is still owed, newest first, at most LINKS_AT_ONCE of them."""
+    assert history.state is not None
+    run_id, generation = history.state.run_id, history.state.generation
+    links = [
+        app.tasks[COMPENSATE_STEP].si(run_id, entry.step, generation).set(**_routed_as(app, entry))
+        for entry in history.owed[:LINKS_AT_ONCE]
+    ]
+    return chain(*links, app.tasks[FINISH_COMPENSATION].si(run_id, generation))
+
+
+def _routed_as(app: Celery, entry: Entry) -> dict[str, Any]:
+    """Return the undo task's own queue and limits, so that its link runs where the undo would."""
+    undo = app.tasks.get(entry.undo)
+    options = app.amqp.router.route({}, entry.undo)
+    queue = options.get("queue")
+    routed: dict[str, Any] = {"queue": getattr(queue, "name", queue)} if queue is not None else {}
+    for limit in ("time_limit", "soft_time_limit"):
+        if getattr(undo, limit, None):
+            routed[limit] = getattr(undo, limit)
+    return routed
+
+
+def register_tasks(app: Celery) -> None:
+    """Register the commander's own tasks of this room on an app."""
+
+    @app.task(name=COMPENSATE_STEP, bind=True, shared=False, ignore_result=True, max_retries=None)
+    def compensate_step(self: Task, run_id: str, step: int, generation: int) -> None:
+        """Undo one step of an aborted run."""
+        with owned(self.app.commander, run_id) as ownership:
+            wait_seconds = (
+                BUSY_SECONDS if ownership is None else _undo_one(self, ownership, step, generation)
+            )
+        if wait_seconds is not None:
+            raise self.retry(countdown=wait_seconds, max_retries=None)
+
+    @app.task(
+        name=FINISH_COMPENSATION, bind=True, shared=False, ignore_result=True, max_retries=None
+    )
+    def finish_compensation(self: Task, run_id: str, generation: int) -> None:
+        """Settle an aborted run once nothing is owed, or start the next chain."""
+        history = self.app.commander.history(run_id)
+        if history.state is not None and history.state.generation == generation:
+            start(self.app.commander, run_id)
+
+
+def _undo_one(link: Task, ownership: Ownership, step: int, generation: int) -> float | None:
+    """Undo one step under its run's lease; return the seconds after which the link is to be tried again, if so."""
+    history = ownership.history
+    if (
+        history.state is None
+        or history.state.state is not State.ABORTED
+        or history.state.generation != generation
+    ):
+        raise Ignore("a newer undo has taken over, or the run is settled")
+    entry = next((entry for entry in history.owed if entry.step == step), None)
+    if entry is None:
+        return None
+    tries = link.request.retries + 1
+    place = {"step": step, "generation": generation}
+    ownership.take_and_append(
+        ("compensation.started", {**place, "attempt": tries})
+    )  # before the undo
+    try:
+        _call_undo(link.app, ownership.run_id, entry)
+    except Exception as error:  # noqa: BLE001  # recorded: an undo may raise anything
+        return _undo_failed(link, ownership, place, error)
+    ownership.append("compensation.completed", place, wait=True)
+    return None
+
+
+def _call_undo(app: Celery, run_id: str, entry: Entry) -> None:
+    task = app.tasks.get(entry.undo)
+    if task is None:
+        raise UndoNotFound(run_id, entry.name, str(entry.undo))
+    task(undo_of(run_id, entry))
+
+
+def undo_of(run_id: str, entry: Entry) -> Undo:
+    """Return what an undo is told about the step that it undoes."""
+    return Undo(
+        run=run_id,
+        step=entry.step,
+        args=decode(entry.args) if entry.args is not None else [],
+        kwargs=decode(entry.kwargs) if entry.kwargs is not None else {},
+        result=decode(entry.value) if entry.status == "completed" else None,
+        in_doubt=entry.status != "completed",
+        step_key=entry.key or f"{run_id}:{entry.step}",
+        key=f"{run_id}:{entry.step}:undo",
+    )
+
+
+def _undo_failed(
+    link: Task, ownership: Ownership, place: dict[str, Any], error: Exception
+) -> float | None:
+    """Write down a failed try; after the last one the run is stuck, and nothing behind it is skipped silently."""
+    settings = ownership.commander.settings
+    tries = link.request.retries + 1
+    final = tries > settings.undo_retries
+    exception = encode_exception(error)
+    ownership.append(
+        "compensation.failed", {**place, "exception": exception, "final": final}, wait=True
+    )
+    if not final:
+        logger.warning(
+            "Undo of step %s of run %s failed, try %s: %s",
+            place["step"],
+            ownership.run_id,
+            tries,
+            error,
+        )
+        return _backoff_seconds(settings.undo_backoff_seconds, tries)
+    ownership.append("run.stuck", {**place, "exception": exception}, wait=True)
+    logger.error(
+        "Run %s is stuck, its undo of step %s failed for good: %s",
+        ownership.run_id,
+        place["step"],
+        error,
+    )
+    raise Ignore("the undo failed for good; the run needs a person")
+
+
+def _backoff_seconds(first_seconds: float, tries: int) -> float:
+    doublings = min(tries - 1, 16)
+    return min(first_seconds * float(2**doublings), LONGEST_BACKOFF_SECONDS)
+
+
+def _settle(commander: Commander, run_id: str) -> None:
+    """Write down that nothing is owed any more, and have the outcome told if it was not."""
+    with owned(commander, run_id) as ownership:
+        if ownership is None:
+            return
+        state = ownership.history.state
+        if state is None or state.state is not State.ABORTED or ownership.history.owed:
+            return
+        ownership.take_and_append(("run.compensated", {"generation": state.generation}))
+    if not state.delivered:
+        publish_again(commander, of_created({"message": ownership.history.message}))

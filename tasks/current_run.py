@@ -1,0 +1,119 @@
+"""Give a body its run: `current_run.now()` instead of `datetime.now()`, and what else would differ at a replay.
+
+Outside a run everything works as if there were no log, so that a durable task can be called and tested as a function.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, TypeVar
+from uuid import UUID, uuid4
+
+from .errors import RunStopped
+from .execution import Execution, current_execution
+from .lost import refuse_lost_thread
+from .steps import StepSpec, call, plain_key
+
+R = TypeVar("R")
+
+
+class CurrentRun:
+    """Answer for the run that goes on in this thread.
+
+    `now`, `uuid4`, `random`, `random_bytes`, `record` and `llm` record one value each. When the process dies before the
+    value was written it is made again, so what they call must not have effects; `tool` may.
+    """
+
+    @property
+    def id(self) -> str:
+        """Return the run's id, which is its task id."""
+        return self._execution("id").run_id
+
+    @property
+    def attempt(self) -> int:
+        """Return how often the run was claimed, this time included; from 1."""
+        return self._execution("attempt").attempt
+
+    @property
+    def token(self) -> int:
+        """Return the fencing number of this attempt: a system that keeps the highest can refuse a late owner."""
+        return self._execution("token").token
+
+    @property
+    def replaying(self) -> bool:
+        """Return whether the next step or input is answered from the log; False outside a run."""
+        execution = current_execution.get()
+        return execution is not None and execution.replaying
+
+    @property
+    def idempotency_key(self) -> str:
+        """Return the key of the step that is running: the same whenever it is run again. Outside a run a fresh one."""
+        execution = current_execution.get()
+        if execution is not None:
+            if execution.step_key is None:
+                raise RunStopped(
+                    execution.run_id, "an idempotency key belongs to a step; ask for it inside one"
+                )
+            return execution.step_key
+        return plain_key.get() or str(uuid4())
+
+    def now(self) -> datetime:
+        """Return the time in UTC, recorded."""
+        return self._input("now", "now", lambda: datetime.now(UTC))
+
+    def uuid4(self) -> UUID:
+        """Return a random UUID, recorded."""
+        return self._input("uuid4", "uuid4", uuid4)
+
+    def random(self) -> float:
+        """Return a number in [0, 1), recorded; not for secrets."""
+        return self._input("random", "random", random.random)
+
+    def random_bytes(self, n: int) -> bytes:
+        """Return `n` random bytes from the system, recorded in the log in clear: do not make secrets of them."""
+        count: object = n
+        if isinstance(count, bool) or not isinstance(count, int) or count < 0:
+            raise ValueError(f"random_bytes takes a whole number of bytes, 0 or more, not {n!r}")
+        return self._input(
+            "random_bytes", "random_bytes", lambda: random.SystemRandom().randbytes(n), told=n
+        )
+
+    def record(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Return what `function` returns, recorded; it must not have effects."""
+        return self._input(
+            "record", _name(function), lambda: function(*args, **kwargs), told=[list(args), kwargs]
+        )
+
+    def llm(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Return a model's answer, recorded with the token counts that it carries under `usage`."""
+        return self._input(
+            "llm", _name(function), lambda: function(*args, **kwargs), told=[list(args), kwargs]
+        )
+
+    def tool(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
+        """Call a tool as a step: it may have effects, and `idempotency_key` is its key. It has no undo."""
+        spec = StepSpec(function, _name(function), kind="tool")
+        return call(spec, args, kwargs)  # type: ignore[no-any-return]  # the recorded value has the function's type
+
+    def _execution(self, asked: str) -> Execution:
+        execution = current_execution.get()
+        if execution is None:
+            raise RunStopped("(none)", f"current_run.{asked} was asked for outside a durable task")
+        return execution
+
+    def _input(self, kind: str, name: str, produce: Callable[[], R], *, told: Any = None) -> R:
+        execution = current_execution.get()
+        if execution is not None:
+            recorded: R = execution.input(kind, name, produce, told=told)
+            return recorded
+        refuse_lost_thread(name)
+        return produce()
+
+
+def _name(function: Callable[..., Any]) -> str:
+    return str(getattr(function, "__qualname__", type(function).__qualname__))
+
+
+current_run = CurrentRun()

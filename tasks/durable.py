@@ -1,0 +1,92 @@
+"""Make a task durable: a class that Commander puts over `app.Task`, cooperative with whatever stands below it.
+
+Only a task that asks for it is touched: a plain task keeps Celery's own fast path. What a base class does around the
+body (Flask's application context, say) happens inside a run exactly as outside.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from celery import Celery, Task
+from kombu.utils.imports import symbol_by_name
+
+from . import attempt, delivery
+
+logger = logging.getLogger(__name__)
+
+
+class CommanderTask(Task):
+    """Add `durable=` to a task class; `durable = True` gives it crash-safe runs."""
+
+    abstract = True
+    durable = False
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if cls.durable and not any("_commander_body" in vars(base) for base in cls.__mro__):
+            _make_durable(cls)
+
+
+def _make_durable(cls: type[Task]) -> None:
+    """Lay the run around what `cls` would call by itself."""
+    below_call = _next_call(cls)
+    below_success, below_failure = cls.on_success, cls.on_failure
+
+    def body(self: Task, *args: Any, **kwargs: Any) -> Any:
+        return (
+            self.run(*args, **kwargs) if below_call is None else below_call(self, *args, **kwargs)
+        )
+
+    def call(self: Task, *args: Any, **kwargs: Any) -> Any:
+        if (
+            self.request.called_directly
+            or self.request.is_eager
+            or attempt.is_inside(self.request.id)
+        ):
+            return (
+                Task.__call__(self, *args, **kwargs)
+                if below_call is None
+                else below_call(self, *args, **kwargs)
+            )
+        return attempt.perform(self, args, kwargs)
+
+    def on_success(self: Task, retval: Any, task_id: str, args: Any, kwargs: Any) -> Any:
+        delivery.told(self.app.commander, task_id)
+        return below_success(self, retval, task_id, args, kwargs)
+
+    def on_failure(self: Task, exc: Any, task_id: str, args: Any, kwargs: Any, einfo: Any) -> Any:
+        delivery.told(self.app.commander, task_id, failure=exc)
+        return below_failure(self, exc, task_id, args, kwargs, einfo)
+
+    cls.__call__, cls.on_success, cls.on_failure = call, on_success, on_failure
+    cls._commander_body = body
+    cls.Request = "celery_commander.tasks.request:DurableRequest"
+
+
+def _next_call(cls: type[Task]) -> Callable[..., Any] | None:
+    """Return the `__call__` that a base class or the task itself brings, None when it is Celery's own."""
+    for base in cls.__mro__:
+        found = vars(base).get("__call__")
+        if found is not None:
+            return None if base is Task or base.__module__ == Task.__module__ else found
+    return None
+
+
+class DurableTask(CommanderTask):
+    """Be the base class of durable tasks: `@app.task(base=DurableTask)` is `@app.task(durable=True)`."""
+
+    abstract = True
+    durable = True
+
+
+def install_task_class(app: Celery) -> None:
+    """Put CommanderTask over the app's own task class; `app.Task` made before is made anew."""
+    below = symbol_by_name(app.task_cls)
+    if not issubclass(below, CommanderTask):
+        app.task_cls = type(
+            "Task", (CommanderTask, below), {"abstract": True, "__module__": __name__}
+        )
+    app.__dict__.pop("Task", None)

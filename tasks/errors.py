@@ -1,0 +1,100 @@
+"""Say what a durable body did that it may not do; continues the engine's tree of errors.
+
+::
+
+    CommanderError
+    ├── NestedUndo          a step with an undo was called inside another step
+    ├── RunStopped          something of a run was asked for where no run goes on
+    ├── RetryInsideStep     a step asked Celery for a retry of the whole task
+    ├── BodyExited          a body called sys.exit()
+    ├── UndoNotFound        a step's undo is not a task of this worker
+    └── ForeignStore        a message names another store than this worker's
+"""
+
+from __future__ import annotations
+
+from billiard.common import terminate_handler_fired
+from celery.exceptions import SoftTimeLimitExceeded
+
+from celery_commander.engine import (
+    CommanderError,
+    Fenced,
+    ForeignLog,
+    LeaseLost,
+    LogCorrupt,
+    LogUnavailable,
+)
+
+UNRECORDED = (Fenced, LeaseLost, LogUnavailable, LogCorrupt, ForeignLog)
+"""What an append raises when nothing can be written in a run's name any more; the attempt ends, the run does not."""
+
+
+class NestedUndo(CommanderError):
+    """Step {name} of run {run_id} has an undo and was called inside another step. Call it from the task's body."""
+
+    def __init__(self, run_id: str, name: str) -> None:
+        super().__init__(run_id, name)
+        self.run_id = run_id
+        self.name = name
+
+
+class RunStopped(CommanderError):
+    """Run {run_id} cannot do that here: {reason}."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id = run_id
+        self.reason = reason
+
+
+class RetryInsideStep(CommanderError):
+    """A step of run {run_id} called self.retry(). Let the step raise, and retry in the task's body."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
+
+
+class BodyExited(CommanderError):
+    """The body of run {run_id} called sys.exit({code!r}). Raise an exception instead; the run was aborted."""
+
+    def __init__(self, run_id: str, code: object) -> None:
+        super().__init__(run_id, code)
+        self.run_id = run_id
+        self.code = code
+
+
+class ForeignStore(CommanderError):
+    """Run {run_id} is recorded in log {found}; this worker writes {expected}. Give both one state directory."""
+
+    def __init__(self, run_id: str, expected: str, found: str) -> None:
+        super().__init__(run_id, expected, found)
+        self.run_id = run_id
+        self.expected = expected
+        self.found = found
+
+
+class UndoNotFound(CommanderError):
+    """Step {step} of run {run_id} is undone by task {name!r}, which this worker does not know. Import it."""
+
+    def __init__(self, run_id: str, step: str, name: str) -> None:
+        super().__init__(run_id, step, name)
+        self.run_id = run_id
+        self.step = step
+        self.name = name
+
+
+def is_termination(error: BaseException) -> bool:
+    """Return whether the process is being ended from outside, rather than the body ending itself."""
+    return isinstance(error, KeyboardInterrupt) or (
+        isinstance(error, SystemExit) and terminate_handler_fired()
+    )
+
+
+def is_recordable_end(error: BaseException) -> bool:
+    """Return whether an exception is how a step ended, rather than something that befell it from outside."""
+    if isinstance(error, SoftTimeLimitExceeded):
+        return False
+    return isinstance(error, Exception) or (
+        isinstance(error, SystemExit) and not is_termination(error)
+    )

@@ -1,0 +1,193 @@
+"""Gather what recovery must know about one run beside its events: who held it, whether that process is gone."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING
+
+from celery import Celery
+from kombu.exceptions import ChannelError, OperationalError
+
+from celery_commander.engine import (
+    Event,
+    Facts,
+    LeaseStatus,
+    Liveness,
+    LivenessRef,
+    Policy,
+    RunHistory,
+    RunState,
+    State,
+    probe,
+)
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+
+class Patience:
+    """Remember when this process last published something for a run, so that a long queue does not become a storm."""
+
+    def __init__(self) -> None:
+        self._published: dict[str, tuple[float, int]] = {}
+
+    def note(self, run_id: str) -> None:
+        """Note that something was published for the run now."""
+        times = self._published.get(run_id, (0.0, 0))[1]
+        self._published[run_id] = (time.monotonic(), times + 1)
+        if len(self._published) > 100_000:
+            self._published.clear()  # forgetting means publishing once too often, which is harmless
+
+    def allows(self, run_id: str, policy: Policy) -> bool:
+        """Return whether the pause since the last publication is over; it doubles each time."""
+        at, times = self._published.get(run_id, (0.0, 0))
+        pause_seconds = policy.pending_after_seconds * 2.0 ** min(times - 1, 16)
+        return times == 0 or time.monotonic() - at >= pause_seconds
+
+
+def evidently_waiting(state: RunState, status: LeaseStatus, policy: Policy) -> str | None:
+    """Return why a run needs no closer look, from what the ledger and the lease say; None when it does.
+
+    The ledger may lag, so this only ever postpones: whoever is passed over is met again at the next pass.
+    """
+    if status.alive:
+        return "owner alive"
+    if policy.force_abort or status.proven_dead:
+        return None
+    now = datetime.now(UTC)
+    patience = timedelta(seconds=policy.pending_after_seconds)
+    match state.state:
+        case State.PENDING if now - state.changed_at < patience:
+            return "pending"
+        case State.ABORTED if now - state.changed_at < patience:
+            return "the rollback is under way"
+        case State.PAUSED if state.paused_kind == "retry" and state.due_at is not None:
+            return "its retry is on its way" if now - state.due_at < patience else None
+        case _:
+            return None
+
+
+def queue_is_empty(app: Celery, queue: str) -> bool:
+    """Return whether no message waits in a queue; a broker that cannot be asked counts as no.
+
+    A queue that does not exist holds nothing: Redis forgets an empty one.
+    """
+    with app.connection_for_read() as connection:
+        try:
+            declared = connection.default_channel.queue_declare(queue, passive=True)
+        except (*connection.channel_errors, ChannelError):
+            return True
+        except (*connection.connection_errors, OperationalError):
+            return False
+        return int(declared.message_count) == 0
+
+
+def bury(commander: Commander, holders: Iterable[str]) -> None:
+    """Give back what dead holders still had when a pass is over; what it decided stands in the log.
+
+    Their claims keep the proof of their death: each names the liveness lock of its process.
+    """
+    for holder in holders:
+        for run_id in commander.leases.runs_of(holder):
+            lease = commander.holder.acquire(run_id, floor=0)
+            if lease is not None:
+                commander.holder.release(lease)
+
+
+@dataclass(frozen=True, slots=True)
+class Evidence:
+    """Hold a run's history, its lease as it was found, and the claim under which its body last ran."""
+
+    commander: Commander
+    history: RunHistory
+    status: LeaseStatus
+    claim: Event | None
+    fenced_at: datetime | None
+    """When a newer token than the last claim's was first written: that claim's lease was over by then."""
+
+    @classmethod
+    def gather(cls, commander: Commander, run_id: str, status: LeaseStatus) -> Evidence:
+        """Read the log after the lease (`status`), so that a lease which looks free is not newer than the events."""
+        events = commander.engine.history(run_id)
+        claim = next((event for event in reversed(events) if event.type == "run.started"), None)
+        newer = (
+            e
+            for e in events
+            if claim and e.type == "run.fenced" and (e.token or 0) > (claim.token or 0)
+        )
+        fence = next(newer, None)
+        return cls(
+            commander, RunHistory.of(events), status, claim, fence.timestamp if fence else None
+        )
+
+    def facts(self) -> Facts:
+        """Return the facts on which the decision is made."""
+        state = self.history.state
+        assert state is not None
+        return Facts(
+            now=datetime.now(UTC),
+            lease="alive" if self.status.alive else "free",
+            owner_dead=self._owner_dead(),
+            lease_expired_seconds=self._expired_seconds(),
+            republished=self.history.republished,
+            task_known=state.task in self.commander.app.tasks,
+            overtaken=self._overtaken(state),
+        )
+
+    def _overtaken(self, state: RunState) -> bool:
+        """Return whether the broker has gone past this run's message: a younger one of its queue ran, or none waits."""
+        if state.state is not State.PENDING:
+            return True
+        newest = self.commander.ledger.newest_started(state.namespace).get(state.queue)
+        if newest is not None and newest > state.created_at:
+            return True
+        return state.queue is None or queue_is_empty(self.commander.app, state.queue)
+
+    def may_wait_in(self, app: Celery) -> str | None:
+        """Return the queue in which what recovery would publish may still wait from an earlier time."""
+        state = self.history.state
+        if state is None or state.state is not State.ABORTED or not self.history.owed:
+            return state.queue if state else None
+        queue = app.amqp.router.route({}, self.history.owed[0].undo).get("queue")
+        name: str | None = getattr(queue, "name", queue)
+        return name
+
+    def _owner_dead(self) -> bool:
+        """Return whether the process that last ran the body, or held the lease, is proven to be gone."""
+        if self.claim is None or self._is_claims_lease():
+            return self.status.proven_dead or self._other_boot()
+        return self._claimer_gone()
+
+    def _is_claims_lease(self) -> bool:
+        return self.claim is not None and self.status.token == self.claim.token
+
+    def _claimer_gone(self) -> bool:
+        recorded = (self.claim.payload.get("liveness") if self.claim else None) or {}
+        try:
+            ref = LivenessRef(**recorded)
+        except TypeError:
+            return False
+        clock, settings = self.commander.store.clock, self.commander.engine_settings
+        if ref.boot_id != clock.boot_id:
+            return True  # nothing outlives its boot
+        return probe(settings.liveness_directory, ref, clock.boot_id) is Liveness.FREE
+
+    def _other_boot(self) -> bool:
+        row = self.commander.leases.get(self.claim.run_id or "") if self.claim else None
+        return (
+            row is not None
+            and row.holder is not None
+            and row.boot_id != self.commander.store.clock.boot_id
+        )
+
+    def _expired_seconds(self) -> float | None:
+        """Return how long the lease of the last claim has been over; None when its holder gave it back."""
+        if self.claim is None or self._is_claims_lease():
+            known: float | None = self.status.expired_seconds
+            return known
+        if self.fenced_at is None:
+            return 0.0
+        return (datetime.now(UTC) - self.fenced_at).total_seconds()

@@ -1,0 +1,286 @@
+"""Run one attempt of a durable body: give back what is recorded, record what is new, refuse what differs.
+
+The rule of a step, in order: its intent is on disk; the lease still holds; its function runs; its end is written; only
+then does its caller see the value, and what it sees is the recorded value, decoded.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_commander.engine import (
+    Entry,
+    InvalidEvent,
+    Lease,
+    NonDeterministic,
+    RunHistory,
+    StepInDoubt,
+    UnrecordableValue,
+    decode,
+    decode_exception,
+    encode,
+    encode_exception,
+)
+
+from .answers import NotDone, Unknown
+from .errors import UNRECORDED, NestedUndo, RunStopped, is_recordable_end
+from .ownership import Ownership
+from .usage import usage_of
+
+if TYPE_CHECKING:
+    from .install import Commander
+    from .steps import StepSpec
+
+logger = logging.getLogger(__name__)
+
+current_execution: ContextVar[Execution | None] = ContextVar("commander_execution", default=None)
+
+
+STEP_ENDS = ("step.completed", "step.failed")
+
+
+class StopRun(BaseException):
+    """Leave a body at once, past its own `except Exception`; only the durable task catches it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """One call of a step at its place in a run."""
+
+    spec: StepSpec
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    index: int
+    digest: str
+    key: str
+
+
+class Execution(Ownership):
+    """Own a run and execute its body once, from the first line, over what is already recorded."""
+
+    def __init__(self, commander: Commander, lease: Lease, history: RunHistory) -> None:
+        super().__init__(commander, lease, history)
+        self.attempt = history.state.attempt if history.state else 1
+        self.thread_id = threading.get_ident()
+        self.paused = False
+        self.step_key: str | None = None
+        self.open_steps = {entry.step: (entry.name, entry.on_doubt) for entry in history.in_doubt}
+        self._position = 0
+        self._stopped: Exception | None = None
+
+    @property
+    def replaying(self) -> bool:
+        """Return whether the next step or input is answered from the log."""
+        entry = self.history.entries.get(self._position)
+        return entry is not None and entry.status != "started"
+
+    @property
+    def stopped(self) -> Exception | None:
+        """Return why this attempt may not go on, if so; a body that swallowed the reason does not make it untrue."""
+        return self._stopped
+
+    def stop(self, error: Exception) -> StopRun:
+        """Mark the attempt as over and return what leaves the body."""
+        if self._stopped is None:
+            self._stopped = error
+        return StopRun(self._stopped)
+
+    def step(self, spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run a step, or give back what it came to before."""
+        if self.step_key is not None:
+            if spec.undo is not None:
+                raise NestedUndo(self.run_id, spec.name)
+            return spec.function(*args, **kwargs)
+        index = self._next()
+        digest = self._digest(spec.name, [list(args), kwargs])
+        call = _Call(spec, args, kwargs, index, digest, f"{self.run_id}:{index}")
+        entry = self._recorded(index, spec.kind, spec.name, digest)
+        if entry is None:
+            return self._perform(call, attempt=1)
+        if entry.status == "completed":
+            return decode(entry.value)
+        if entry.status == "failed":
+            raise decode_exception(entry.value)
+        return self._settle_doubt(call, entry)
+
+    def input(self, kind: str, name: str, produce: Callable[[], Any], *, told: Any = None) -> Any:
+        """Record one value that the body cannot make twice; a replay gives the recorded one.
+
+        `told` is what the value depends on (arguments), compared at replay. The value is made again when the process
+        dies before it was written, so `produce` must not have effects.
+        """
+        if self.step_key is not None:
+            return produce()  # inside a step it is part of the step, whose result is recorded
+        index = self._next()
+        digest = None if told is None else self._digest(name, told)
+        entry = self._recorded(index, kind, name, digest)
+        if entry is not None:
+            return decode(entry.value)
+        made = produce()
+        value = self._encoded_or_stop(made, name)
+        data = {
+            "step": index,
+            "kind": kind,
+            "name": name,
+            "digest": digest,
+            "value": value,
+            "meta": {},
+        }
+        if kind == "llm":
+            data["meta"] = usage_of(made)
+        self._append_or_stop("input.recorded", data, wait=False)
+        return decode(value)
+
+    def settle_end(self) -> None:
+        """Check, when a body has returned, that it asked for everything that is recorded.
+
+        Raises:
+            StopRun: a changed body skipped recorded steps, or the attempt was stopped and the body hid it.
+
+        """
+        if self._stopped is not None:
+            raise StopRun(self._stopped)
+        for step, (name, _) in self.open_steps.items():
+            raise self.stop(StepInDoubt(self.run_id, step, name))
+        left = [entry for index, entry in self.history.entries.items() if index >= self._position]
+        if left:
+            found = "the body returned"
+            raise self.stop(NonDeterministic(self.run_id, left[0].step, _described(left[0]), found))
+
+    def _next(self) -> int:
+        if self._stopped is not None:
+            raise StopRun(self._stopped)
+        if threading.get_ident() != self.thread_id:
+            raise RunStopped(
+                self.run_id, "a step or input was called outside the thread that runs the body"
+            )
+        self._position += 1
+        return self._position - 1
+
+    def _recorded(self, index: int, kind: str, name: str, digest: str | None) -> Entry | None:
+        """Return what is recorded at this place, if anything, after comparing that it is the same thing."""
+        entry = self.history.entries.get(index)
+        if entry is None or (entry.kind, entry.name, entry.digest) == (kind, name, digest):
+            return entry
+        same = (entry.kind, entry.name) == (kind, name)
+        found = f"{kind} {name}{' with other arguments' if same else ''}"
+        raise self.stop(NonDeterministic(self.run_id, index, _described(entry), found))
+
+    def _perform(self, call: _Call, *, attempt: int) -> Any:
+        """Write the intent and wait for it, look at the lease once more, then act."""
+        spec = call.spec
+        on_doubt = spec.in_doubt or self.commander.settings.in_doubt
+        intent = {
+            "step": call.index,
+            "name": spec.name,
+            "kind": spec.kind,
+            "digest": call.digest,
+            "key": call.key,
+            "attempt": attempt,
+            "undo": spec.undo,
+            "resolve": spec.resolve is not None,
+            "retry_in_doubt": spec.retry_in_doubt,
+            "in_doubt": on_doubt,
+        }
+        if spec.undo is not None:
+            intent |= {"args": encode(list(call.args)), "kwargs": encode(call.kwargs)}
+        self._append_or_stop("step.started", intent, wait=True)  # before the effect
+        self.open_steps[call.index] = (spec.name, on_doubt)
+        self._last_look_or_stop()
+        return self._act(call)
+
+    def _act(self, call: _Call) -> Any:
+        self.step_key = call.key
+        try:
+            result = encode(call.spec.function(*call.args, **call.kwargs), path="result")
+        except BaseException as error:
+            if not is_recordable_end(error):
+                raise  # it fell between the effect and its record: the step stays in doubt
+            self._record_failure(call, error)
+            raise
+        finally:
+            self.step_key = None
+        self._record_result(call, result, wait=False)
+        return decode(result)
+
+    def _record_result(self, call: _Call, result: Any, *, wait: bool) -> None:
+        data = {"step": call.index, "result": result}
+        try:
+            self._append_or_stop("step.completed", data, wait=wait)
+        except InvalidEvent as error:
+            self._record_failure(call, error)  # too large: it was done, and its result is lost
+            raise
+        self.open_steps.pop(call.index, None)
+
+    def _record_failure(self, call: _Call, error: BaseException) -> None:
+        owed = call.spec.undo is not None and not isinstance(error, call.spec.not_done)
+        data = {"step": call.index, "exception": encode_exception(error), "owed": owed}
+        self._append_or_stop("step.failed", data, wait=False)
+        self.open_steps.pop(call.index, None)
+
+    def _settle_doubt(self, call: _Call, entry: Entry) -> Any:
+        """Decide about a step whose end nobody recorded, in the order that is promised."""
+        if call.spec.resolve is not None:
+            answer = self._resolve(call)
+            if answer is NotDone:
+                return self._perform(call, attempt=entry.attempt + 1)
+            if answer is not Unknown:
+                result = encode(answer, path="result")
+                self._record_result(call, result, wait=True)
+                return decode(result)
+        if call.spec.retry_in_doubt:
+            return self._perform(call, attempt=entry.attempt + 1)
+        raise self.stop(StepInDoubt(self.run_id, entry.step, entry.name))
+
+    def _resolve(self, call: _Call) -> Any:
+        assert call.spec.resolve is not None
+        self.step_key = call.key
+        try:
+            return call.spec.resolve(call.key)
+        except Exception as error:  # noqa: BLE001  # a resolve that fails says nothing
+            logger.warning("resolve of step %s in run %s: %s", call.spec.name, self.run_id, error)
+            return Unknown
+        finally:
+            self.step_key = None
+
+    def _digest(self, name: str, told: Any) -> str:
+        try:
+            return self.commander.store.digest(told)
+        except UnrecordableValue as error:
+            named = UnrecordableValue(f"{name}: {error.path}", error.type_name, error.reason)
+            raise self.stop(named) from error
+
+    def _encoded_or_stop(self, value: Any, path: str) -> Any:
+        try:
+            return encode(value, path=path)
+        except UnrecordableValue as error:
+            raise self.stop(error) from error
+
+    def _append_or_stop(self, event_type: str, data: Mapping[str, Any], *, wait: bool) -> None:
+        try:
+            self.append(event_type, data, wait=wait)
+        except UNRECORDED as error:
+            raise self.stop(error) from error
+        except InvalidEvent as error:
+            if event_type in STEP_ENDS:
+                raise
+            raise self.stop(error) from error
+
+    def _last_look_or_stop(self) -> None:
+        try:
+            self.last_look()
+        except UNRECORDED as error:
+            raise self.stop(error) from error
+
+
+def _described(entry: Entry) -> str:
+    return f"{entry.kind} {entry.name}"

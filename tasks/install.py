@@ -1,0 +1,165 @@
+"""Install the commander on a Celery app: the one place of wiring."""
+
+from __future__ import annotations
+
+import os
+import threading
+import weakref
+from typing import Any
+
+from celery import Celery
+
+from celery_commander.engine import (
+    EventSourcingEngine,
+    LeaseManager,
+    RunHistory,
+    RunLedger,
+    Settings,
+    SettingsError,
+)
+
+from .compensation import register_tasks
+from .degraded import Degraded
+from .durable import install_task_class
+from .holder import Holder
+from .ownership import Ownership
+from .publishing import install_sender
+from .recovery import RecoveryBootstrapper
+from .settings import Resolved, TaskSettings, check_names, resolve
+from .store import Store, open_store
+from .worker import Watcher, install_worker
+
+_commanders: weakref.WeakSet[Commander] = weakref.WeakSet()
+
+
+class Commander:
+    """Give a Celery app crash-safe runs: `Commander(app)` is the whole installation.
+
+    `overrides` are settings by their bare names (`lease_seconds=10`); they win over COMMANDER_* in the environment,
+    which wins over commander_* on `app.conf`. Nothing is opened and the app's configuration is not read before the
+    first use, so the order of this line and `app.conf.update(...)` does not matter.
+
+    Raises:
+        SettingsError: an unknown name, or an app that has a commander already.
+
+    """
+
+    def __init__(self, app: Celery, **overrides: Any) -> None:
+        if getattr(app, "commander", None) is not None:
+            raise SettingsError(
+                "Commander", app.main, "this app has a commander already; install it once"
+            )
+        self.app = app
+        self._overrides = check_names(overrides)
+        self.live: dict[str, Ownership] = {}
+        self._degraded = Degraded(self)
+        self._resolved: Resolved | None = None
+        self._store: Store | None = None
+        self._holder: Holder | None = None
+        self._lock = threading.RLock()
+        self.watcher: Watcher | None = None
+        self.bootstrapper = RecoveryBootstrapper(self)
+        app.commander = self
+        install_task_class(app)
+        install_sender(app)
+        register_tasks(app)
+        install_worker(app)
+        _commanders.add(self)
+
+    @property
+    def settings(self) -> TaskSettings:
+        """Return how durable tasks behave; read and checked at the first use."""
+        return self._resolve().tasks
+
+    @property
+    def engine_settings(self) -> Settings:
+        """Return where the store lies and its bounds; read and checked at the first use."""
+        return self._resolve().engine
+
+    @property
+    def namespace(self) -> str:
+        """Return whose runs these are."""
+        return self.settings.namespace or self.app.main or "celery"
+
+    @property
+    def store(self) -> Store:
+        """Return the opened store; a process opens it at the first use, a forked child goes on with its parent's."""
+        if self._store is None:
+            with self._lock:
+                if self._store is None:
+                    self._store = open_store(self.engine_settings)
+        return self._store
+
+    @property
+    def engine(self) -> EventSourcingEngine:
+        """Return the log."""
+        return self.store.engine
+
+    @property
+    def ledger(self) -> RunLedger:
+        """Return the states of all runs, as folded from the log up to the last catch-up."""
+        return self.store.ledger
+
+    @property
+    def leases(self) -> LeaseManager:
+        """Return who owns what."""
+        return self.store.leases
+
+    @property
+    def holder(self) -> Holder:
+        """Return this process as a holder of leases."""
+        holder = self._holder
+        if holder is None or holder.pid != os.getpid():
+            with self._lock:
+                if self._holder is None or self._holder.pid != os.getpid():
+                    self._holder = Holder(self.store, "worker")
+                holder = self._holder
+        return holder
+
+    def history(self, run_id: str) -> RunHistory:
+        """Return everything that is recorded of one run up to now."""
+        return RunHistory.of(self.engine.history(run_id))
+
+    def nudge(self) -> None:
+        """Have this worker look for dead owners at once; nothing happens where no worker runs."""
+        if self.watcher is not None:
+            self.watcher.nudge()
+
+    def note_degraded(self, run_id: str, data: dict[str, Any]) -> None:
+        """Write down that a run went by unrecorded, now or at the first chance after the outage."""
+        self._degraded.note(run_id, data)
+
+    def _resolve(self) -> Resolved:
+        if self._resolved is None:
+            with self._lock:
+                self._resolved = resolve(self._overrides, os.environ, _configured(self.app.conf))
+        return self._resolved
+
+    def after_fork(self) -> None:
+        """Forget what belongs to the parent process alone: its name, its leases, and a lock that may be held."""
+        self._lock = threading.RLock()
+        self._holder = None
+        self.watcher = None
+        self.live = {}
+        self._degraded = Degraded(self)
+
+
+def _configured(conf: Any) -> dict[str, Any]:
+    """Return the app's own commander_* settings by lower-case names, a namespace cut off."""
+    conf.get("broker_url")  # Celery reads its configuration at the first question
+    prefix = (getattr(conf, "prefix", None) or "").lower()
+    found: dict[str, Any] = {}
+    for mapping in conf.maps:
+        for key in list(mapping):
+            name = str(key).lower().removeprefix(prefix)
+            if name.startswith("commander_"):
+                found.setdefault(name, mapping[key])
+    return found
+
+
+def _after_fork_in_child() -> None:
+    for commander in list(_commanders):
+        commander.after_fork()
+
+
+os.register_at_fork(after_in_child=_after_fork_in_child)

@@ -1,0 +1,160 @@
+"""Keep a task's whole message, so that it can be published again when the broker has lost it.
+
+The body is kept as the JSON that travels, not as Python values: what comes back out of the log is byte for byte what
+a worker would have received.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kombu.exceptions import EncodeError
+from kombu.utils import json as kombu_json
+
+from celery_commander.engine import UnrecordableValue, encode
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+HEADER = "commander"
+"""The header that says in which log a message's run is registered."""
+
+KEPT_OPTIONS = ("priority", "serializer", "compression", "delivery_mode", "exchange_type")
+"""Publishing options that are plain values and still right at a second publication; an expiry is not."""
+
+_HEADERS = (
+    "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
+    "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
+    "stamps", HEADER,
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Hold one task message; `body` is (args, kwargs, embed) as Celery's protocol 2 has it."""
+
+    headers: Mapping[str, Any]
+    properties: Mapping[str, Any]
+    body: tuple[Any, Any, Any]
+    exchange: str | None = None
+    routing_key: str | None = None
+    queue: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def task(self) -> str:
+        """Return the task's name."""
+        return str(self.headers["task"])
+
+    @property
+    def run_id(self) -> str:
+        """Return the run's id."""
+        return str(self.headers["id"])
+
+
+def of_publish(
+    headers: Mapping[str, Any], properties: Mapping[str, Any], body: Any, options: Mapping[str, Any]
+) -> Message:
+    """Return the message that is about to be published with these options."""
+    queue, exchange = options.get("queue"), options.get("exchange")
+    return Message(
+        headers=headers,
+        properties=properties,
+        body=tuple(body),
+        exchange=getattr(exchange, "name", exchange) or None,
+        routing_key=options.get("routing_key"),
+        queue=getattr(queue, "name", queue),
+        options={key: options[key] for key in KEPT_OPTIONS if options.get(key) is not None},
+    )
+
+
+def of_context(task: str, context: Any) -> Message:
+    """Return the message behind a request, as far as the request still knows it."""
+    known: Mapping[str, Any] = context if isinstance(context, Mapping) else vars(context)
+    headers = {key: known.get(key) for key in _HEADERS if key in known} | (
+        known.get("headers") or {}
+    )
+    headers |= {"task": task, "id": known["id"], "lang": "py"}
+    delivery = known.get("delivery_info") or {}
+    embed = {key: known.get(key) for key in ("callbacks", "errbacks", "chain", "chord")}
+    priority = delivery.get("priority")
+    return Message(
+        headers=headers,
+        properties={
+            "correlation_id": known.get("correlation_id") or known["id"],
+            "reply_to": known.get("reply_to") or "",
+        },
+        body=(list(known.get("args") or ()), dict(known.get("kwargs") or {}), embed),
+        exchange=delivery.get("exchange") or None,
+        routing_key=delivery.get("routing_key"),
+        options={} if priority is None else {"priority": priority},
+    )
+
+
+def created_data(commander: Commander, message: Message) -> dict[str, Any]:
+    """Return what `run.created` records of a message.
+
+    Raises:
+        UnrecordableValue: an argument that JSON cannot carry; it is named.
+
+    """
+    kept = {
+        "headers": _travelling(dict(message.headers), "headers"),
+        "properties": _travelling(dict(message.properties), "properties"),
+        "body": _body(message),
+        "exchange": message.exchange,
+        "routing_key": message.routing_key,
+        "queue": message.queue,
+        "options": dict(message.options),
+    }
+    return {
+        "task": message.task,
+        "message": kept,
+        "namespace": commander.namespace,
+        "due": message.headers.get("eta"),
+        "key": None,
+    }
+
+
+def of_created(created: Mapping[str, Any]) -> Message:
+    """Return the message that `run.created` recorded: the opposite of created_data."""
+    kept = created["message"]
+    return Message(
+        headers=_arrived(kept["headers"]),
+        properties=_arrived(kept["properties"]),
+        body=tuple(_arrived(kept["body"])),
+        exchange=kept["exchange"],
+        routing_key=kept["routing_key"],
+        queue=kept["queue"],
+        options=kept["options"],
+    )
+
+
+def _body(message: Message) -> Any:
+    args, kwargs, _ = message.body
+    try:
+        return _travelling(list(message.body), "the message")
+    except UnrecordableValue:
+        encode(list(args), path="args")  # names the argument
+        encode(dict(kwargs), path="kwargs")
+        raise
+
+
+def _travelling(value: Any, what: str) -> Any:
+    try:
+        return json.loads(kombu_json.dumps(value), parse_constant=_refuse_constant)
+    except (EncodeError, TypeError, ValueError, RecursionError) as error:
+        raise UnrecordableValue(
+            what, type(value).__name__, f"its message cannot travel as JSON ({error})"
+        ) from error
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _arrived(value: Any) -> Any:
+    return kombu_json.loads(json.dumps(value))

@@ -1,0 +1,156 @@
+"""Stand where every message of a durable task leaves: register its run, then publish, then say so.
+
+Celery has one place through which all publications go, whoever asks (delay, canvas, beat, send_task, retry);
+its signals cannot stop anything, so the sender itself is wrapped.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from contextvars import ContextVar
+from typing import TYPE_CHECKING, Any
+
+from celery import Celery
+from celery.app.amqp import AMQP, task_message
+from kombu.utils.imports import symbol_by_name
+
+from celery_commander.engine import CommanderError
+
+from .errors import RetryInsideStep
+from .execution import Execution, current_execution
+from .message import HEADER, Message, created_data, of_publish
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+logger = logging.getLogger(__name__)
+
+_again: ContextVar[bool] = ContextVar("commander_publishing_again", default=False)
+
+Send = Callable[..., Any]
+
+
+class CommanderAMQP(AMQP):
+    """Wrap the app's task sender."""
+
+    def _create_task_sender(self) -> Send:
+        send: Send = super()._create_task_sender()
+        app = self.app
+
+        def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            if _again.get() or not is_durable(app, name):
+                return send(producer, name, message, **options)
+            return _send_durable(
+                app.commander, lambda m: send(producer, name, m, **options), message, options
+            )
+
+        return send_task_message
+
+
+def install_sender(app: Celery) -> None:
+    """Put the wrapped sender on an app; an AMQP object that was made before is changed in place."""
+    below = symbol_by_name(app.amqp_cls)
+    wrapped = type("AMQP", (CommanderAMQP, below), {}) if below is not AMQP else CommanderAMQP
+    app.amqp_cls = wrapped
+    made = app.__dict__.get("amqp")
+    if made is not None:
+        made.__class__ = wrapped
+        made.__dict__.pop("send_task_message", None)
+
+
+def is_durable(app: Celery, name: str) -> bool:
+    """Return whether this process knows a durable task of that name."""
+    return bool(getattr(app._tasks.get(name), "durable", False))
+
+
+def publish_again(commander: Commander, message: Message) -> None:
+    """Publish a registered run's message once more: same id, no expiry, no delay, nothing counted.
+
+    Raises:
+        kombu.exceptions.OperationalError: the broker did not take it; a later sweep tries again.
+
+    """
+    headers = {**message.headers, "expires": None, "eta": None, HEADER: _stamp(commander)}
+    _publish(commander.app, message, headers)
+
+
+def publish_as_it_was(app: Celery, message: Message) -> None:
+    """Publish a received message once more, unchanged; nothing is registered and nothing opened."""
+    _publish(app, message, message.headers)
+
+
+def _publish(app: Celery, message: Message, headers: Mapping[str, Any]) -> None:
+    body = (list(message.body[0]), dict(message.body[1]), message.body[2])
+    options: dict[str, Any] = dict(message.options)
+    if message.queue and message.queue in app.amqp.queues:
+        options["queue"] = app.amqp.queues[message.queue]
+    else:
+        options |= {
+            "exchange": message.exchange or "",
+            "routing_key": message.routing_key or message.queue,
+        }
+    token = _again.set(True)
+    try:
+        with app.producer_pool.acquire(block=True) as producer:
+            sent = task_message(dict(headers), dict(message.properties), body, None)
+            app.amqp.send_task_message(producer, message.task, sent, **options)
+    finally:
+        _again.reset(token)
+
+
+def _send_durable(
+    commander: Commander, send: Callable[[Any], Any], message: Any, options: Mapping[str, Any]
+) -> Any:
+    headers, properties, body, sent_event = message
+    run_id = headers["id"]
+    execution = current_execution.get()
+    headers = {**headers, HEADER: _stamp(commander)} if _registers(commander) else headers
+    stamped = task_message(headers, properties, body, sent_event)
+    if execution is not None and execution.run_id == run_id:
+        _pause_for_retry(execution, headers)
+        return send(stamped)
+    if not _registers(commander):
+        return send(stamped)
+    created = created_data(commander, of_publish(headers, properties, body, options))
+    commander.engine.append(
+        "run.created", created, run_id=run_id, wait=True
+    )  # before the broker has it
+    try:
+        result = send(stamped)
+    except BaseException as error:
+        _note_not_sent(commander, run_id, error)
+        raise
+    commander.engine.append("task.sent", {"task": headers["task"]}, run_id=run_id, wait=False)
+    return result
+
+
+def _registers(commander: Commander) -> bool:
+    return commander.settings.register_on_publish != "never"
+
+
+def _stamp(commander: Commander) -> dict[str, Any]:
+    return {"log_id": commander.engine.log_id}
+
+
+def _note_not_sent(commander: Commander, run_id: str, error: BaseException) -> None:
+    """Cancel a run whose message did not leave, so that a caller who tries again does not get two."""
+    reason = f"not sent: {type(error).__name__}"
+    try:
+        commander.engine.append(
+            "run.cancelled", {"reason": reason, "sent": False}, run_id=run_id, wait=True
+        )
+    except CommanderError as unrecorded:
+        logger.error(
+            "Run %s was not sent, and that could not be written down: %s", run_id, unrecorded
+        )
+
+
+def _pause_for_retry(execution: Execution, headers: Mapping[str, Any]) -> None:
+    """Write the pause and give the lease back before the message can reach another worker."""
+    if execution.step_key is not None:
+        raise RetryInsideStep(execution.run_id)
+    due = headers.get("eta") or execution.commander.app.now().isoformat()
+    execution.append("run.paused", {"kind": "retry", "due": due, "reason": None}, wait=True)
+    execution.paused = True
+    execution.release()

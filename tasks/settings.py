@@ -1,0 +1,156 @@
+"""Hold what an app can be told, from three sources, checked once.
+
+The order is Commander(...) over the environment over the app's configuration. Engine settings keep the engine's names:
+`commander_lease_seconds` on the app, `COMMANDER_LEASE_SECONDS` in the environment, `lease_seconds=` as an argument.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from celery_commander.engine import Settings, SettingsError, suggest
+
+PREFIX = "commander_"
+ENVIRONMENT_PREFIX = "COMMANDER_"
+TEST_PREFIX = "COMMANDER_TEST_"
+
+ON_LOG_UNAVAILABLE = ("refuse", "degrade")
+REGISTER_ON_PUBLISH = ("auto", "always", "never")
+IN_DOUBT = ("abort", "park")
+
+_TRUE = frozenset(("1", "true", "yes", "on"))
+_FALSE = frozenset(("0", "false", "no", "off", ""))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TaskSettings:
+    """Describe how an app's durable tasks behave; seconds may be fractions.
+
+    Raises:
+        SettingsError: a value cannot work; it names the key and what it may be.
+
+    """
+
+    namespace: str | None = None
+    """Whose runs these are; recovery touches its own only. Default: the app's main name."""
+    on_log_unavailable: str = "refuse"
+    """`refuse` hands a message back unrun while the log cannot be written; `degrade` runs it unrecorded."""
+    register_on_publish: str = "auto"
+    """Where a run enters the log: `auto` and `always` when it is published, `never` when a worker receives it."""
+    in_doubt: str = "abort"
+    """What becomes of a run with a step in doubt that says nothing itself: `abort` undoes it, `park` asks a person."""
+    force_abort: bool = False
+    """Recovery aborts and undoes everything that it finds, replays nothing; meant for test systems."""
+    watch_seconds: float = 0.5
+    """The time between two looks for owners that died."""
+    undo_retries: int = 5
+    """How often a failing undo is tried again, with growing pauses, before its run is stuck."""
+    undo_backoff_seconds: float = 1.0
+    """The first pause between two tries of an undo; it doubles each time, up to a minute."""
+    queue: str | None = None
+    """The queue of the commander's own tasks. Default: the app's default queue."""
+
+    def __post_init__(self) -> None:
+        _one_of("on_log_unavailable", self.on_log_unavailable, ON_LOG_UNAVAILABLE)
+        _one_of("register_on_publish", self.register_on_publish, REGISTER_ON_PUBLISH)
+        _one_of("in_doubt", self.in_doubt, IN_DOUBT)
+        for key in ("watch_seconds", "undo_backoff_seconds"):
+            value = getattr(self, key)
+            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
+                raise SettingsError(key, value, "it must be a number of seconds above zero")
+        tries: object = self.undo_retries
+        if isinstance(tries, bool) or not isinstance(tries, int) or tries < 0:
+            raise SettingsError(
+                "undo_retries", self.undo_retries, "it must be a whole number, 0 or more"
+            )
+        for key in ("namespace", "queue"):
+            if not isinstance(getattr(self, key), str | None):
+                raise SettingsError(key, getattr(self, key), "it must be a text")
+
+
+@dataclass(frozen=True, slots=True)
+class Resolved:
+    """Hold both rooms' settings as one app uses them."""
+
+    engine: Settings
+    tasks: TaskSettings
+
+
+def resolve(
+    overrides: Mapping[str, Any], environment: Mapping[str, str], configured: Mapping[str, Any]
+) -> Resolved:
+    """Return the settings that hold when the three sources are laid over each other.
+
+    `overrides` has bare names, `environment` names that begin with COMMANDER_, `configured` ones with commander_; what
+    does not begin so is not ours and is passed over.
+
+    Raises:
+        SettingsError: an unknown key (with a suggestion) or a value that cannot work.
+
+    """
+    values: dict[str, Any] = {}
+    for key, value in configured.items():
+        if key.startswith(PREFIX):
+            values[_known(key, key.removeprefix(PREFIX), value)] = value
+    for key, value in environment.items():
+        if key.startswith(ENVIRONMENT_PREFIX) and not key.startswith(TEST_PREFIX):
+            values[_known(key, key.removeprefix(ENVIRONMENT_PREFIX).lower(), value)] = value
+    values |= check_names(overrides)
+    ours = {key: _typed(key, values.pop(key)) for key in TASK_KEYS & values.keys()}
+    return Resolved(Settings.of(values), TaskSettings(**ours))
+
+
+def check_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the overrides as they are; an unknown name is refused with a suggestion."""
+    return {_known(key, key, value): value for key, value in overrides.items()}
+
+
+def _keys(settings: Any) -> frozenset[str]:
+    return frozenset(field.name for field in dataclasses.fields(settings))
+
+
+TASK_KEYS = _keys(TaskSettings)
+ALL_KEYS = TASK_KEYS | _keys(Settings)
+_NUMBERS: Mapping[str, type] = {
+    "watch_seconds": float,
+    "undo_backoff_seconds": float,
+    "undo_retries": int,
+}
+
+
+def _known(shown: str, key: str, value: object) -> str:
+    if key in ALL_KEYS:
+        return key
+    close = suggest(key, ALL_KEYS)
+    raise SettingsError(
+        shown, value, "there is no such setting", close and shown[: -len(key)] + _like(shown, close)
+    )
+
+
+def _like(shown: str, name: str) -> str:
+    return name.upper() if shown.isupper() else name
+
+
+def _typed(key: str, value: Any) -> Any:
+    """Read text from the environment as what the setting is; everything else is left to the checks."""
+    if not isinstance(value, str):
+        return value
+    if key == "force_abort":
+        if value.lower() in _TRUE | _FALSE:
+            return value.lower() in _TRUE
+        raise SettingsError(key, value, "it must be 1 or 0")
+    if key in _NUMBERS:
+        try:
+            return _NUMBERS[key](value)
+        except ValueError as error:
+            raise SettingsError(key, value, "it must be a number") from error
+    return value
+
+
+def _one_of(key: str, value: object, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        hint = suggest(value, allowed) if isinstance(value, str) else None
+        raise SettingsError(key, value, f"it must be one of {', '.join(allowed)}", hint)

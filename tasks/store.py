@@ -1,0 +1,62 @@
+"""Open what an app keeps: the log, the ledger folded from it, and the leases."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from celery_commander.engine import (
+    BootClock,
+    Database,
+    EventSourcingEngine,
+    LeaseManager,
+    RunLedger,
+    Settings,
+    digest,
+    keep_secret,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Hold the opened parts of one store; each of them minds forks by itself."""
+
+    settings: Settings
+    clock: BootClock
+    engine: EventSourcingEngine
+    ledger: RunLedger
+    leases: LeaseManager
+    secret: bytes
+
+    def digest(self, told: Any) -> str:
+        """Return what a replay compares instead of the arguments themselves; hexadecimal.
+
+        Raises:
+            UnrecordableValue: an argument that no log can hold; its path is named.
+        """
+        return digest(told, self.secret)
+
+
+def open_store(settings: Settings) -> Store:
+    """Open the store that the settings name, creating what is missing.
+
+    Raises:
+        LogError: the log is not ours, not writable, poisoned or corrupt.
+        StoreUnavailable: a database beside it cannot be used.
+
+    """
+    clock = BootClock()
+    engine = EventSourcingEngine.open(settings)
+    return Store(
+        secret=keep_secret(settings.wal_directory / "digest.key"),
+        settings=settings,
+        clock=clock,
+        engine=engine,
+        ledger=RunLedger(Database(settings.ledger_path), engine),
+        leases=LeaseManager(
+            Database(settings.leases_path),
+            clock,
+            ttl_seconds=settings.lease_seconds,
+            liveness_directory=settings.liveness_directory,
+        ),
+    )

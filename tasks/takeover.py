@@ -1,0 +1,154 @@
+"""Take over a batch of runs: leases, fences, decisions and messages, each kind in one go.
+
+The order is what makes it safe, for one run as for a hundred: own the lease, fence every older token durably, read the
+history up to the fence, decide from that, write the decision durably, give the lease back, publish.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from celery_commander.engine import (
+    Abort,
+    Compensate,
+    Decision,
+    Deliver,
+    Facts,
+    Fenced,
+    NewEvent,
+    Park,
+    Policy,
+    Republish,
+    Requeue,
+    RunAborted,
+    Skip,
+    Wait,
+    encode_exception,
+    plan,
+)
+
+from . import compensation
+from .message import of_created
+from .ownership import Ownership
+from .publishing import publish_again
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A run that was taken over, and what was decided about it behind the fence."""
+
+    ownership: Ownership
+    decision: Decision
+
+
+def take_over(
+    commander: Commander, found: Mapping[str, Facts], policy: Policy
+) -> dict[str, Decision]:
+    """Take over the runs in `found` and carry out what is decided; the answer has no run that somebody else took.
+
+    Raises:
+        LogError, StoreUnavailable: the batch stops; what is written is written, the rest is met at the next pass.
+    """
+    tokens = {run_id: _fence_of(commander, run_id) for run_id in found}
+    leases = commander.holder.acquire_many(tokens)
+    try:
+        owned = [
+            Ownership(commander, lease, commander.history(run_id))
+            for run_id, lease in leases.items()
+        ]
+        fenced = _written(owned, lambda one: [one.fence()])
+        taken = [_decide(one, found[one.run_id], policy) for one in fenced]
+        decided = _written(taken, lambda one: one.ownership.numbered(_events_of(one)))
+    finally:
+        commander.holder.release_many(leases.values())
+    for one in decided:
+        _publish(commander, one)
+    return {one.ownership.run_id: one.decision for one in decided}
+
+
+def _fence_of(commander: Commander, run_id: str) -> int:
+    state = commander.history(run_id).state
+    return state.token if state else 0
+
+
+def _decide(ownership: Ownership, facts: Facts, policy: Policy) -> Taken:
+    again = Ownership(
+        ownership.commander, ownership.lease, ownership.commander.history(ownership.run_id)
+    )
+    return Taken(again, plan(again.history, policy, facts))
+
+
+def _written(batch: Sequence[Any], events_of: Callable[[Any], list[NewEvent]]) -> list[Any]:
+    """Append what each of the batch has to say in one durable write; return those that were not fenced."""
+    told = [(one, events_of(one)) for one in batch]
+    try:
+        _append(batch, [event for _, events in told for event in events])
+    except Fenced:
+        return [one for one, events in told if _append_one(one, events)]
+    return list(batch)
+
+
+def _append(batch: Sequence[Any], events: list[NewEvent]) -> None:
+    if events:
+        commander: Commander = getattr(batch[0], "ownership", batch[0]).commander
+        commander.engine.append_many(events, wait=True)
+
+
+def _append_one(one: Any, events: list[NewEvent]) -> bool:
+    try:
+        _append([one], events)
+    except Fenced as error:
+        logger.info("Run %s was taken by another meanwhile.", error.run_id)
+        return False
+    return True
+
+
+def _events_of(taken: Taken) -> list[tuple[str, dict[str, Any]]]:
+    """Return what is written down of a decision, before anybody is told of it."""
+    match taken.decision:
+        case Requeue(reason=reason, death=death):
+            return [("run.requeued", {"reason": reason, "death": death, "due": None})]
+        case Republish():
+            return [("run.requeued", {"reason": "lost message", "death": False, "due": None})]
+        case Abort(reason=reason, in_doubt=in_doubt):
+            return [("run.aborted", _abort_data(taken.ownership, reason, in_doubt))]
+        case Park(step=step):
+            why = f"step {step} is in doubt"
+            return [("run.paused", {"kind": "doubt", "due": None, "reason": why})]
+        case Skip() | Wait() | Deliver() | Compensate():
+            return []
+
+
+def _abort_data(ownership: Ownership, reason: str, in_doubt: tuple[int, ...]) -> dict[str, Any]:
+    state = ownership.history.state
+    return {
+        "exception": encode_exception(RunAborted(ownership.run_id, reason)),
+        "reason": reason,
+        "in_doubt": list(in_doubt),
+        "generation": state.generation + 1 if state else 1,
+    }
+
+
+def _publish(commander: Commander, taken: Taken) -> None:
+    """Publish what a written decision asks for; when the broker is away, a later pass finds the run again."""
+    run_id = taken.ownership.run_id
+    try:
+        match taken.decision:
+            case Requeue() | Republish() | Deliver():
+                publish_again(commander, of_created(taken.ownership.history.created))
+            case Abort() | Compensate():
+                compensation.start(commander, run_id)
+            case Skip() | Wait() | Park():
+                pass
+    except Exception as error:  # noqa: BLE001  # whatever the broker raises, the decision stands in the log
+        logger.error(
+            "The message of run %s could not be published, a later pass will: %s", run_id, error
+        )

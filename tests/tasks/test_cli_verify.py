@@ -1,0 +1,169 @@
+"""`verify` as the shell and as JSON see it: exit codes, the place, and no trace of having looked."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from celery import Celery
+
+from celery_commander.engine import EventSourcingEngine
+from tests.kit.workers import ROOT, python_environment
+from tests.tasks.cli_kit import (
+    answer,
+    flip,
+    invoke,
+    make_app,
+    make_log,
+    middle_of_line,
+    snapshot,
+)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Celery]:
+    app = make_app(tmp_path / "state")
+    yield app
+    app.commander.engine.close()
+    app.close()
+
+
+@pytest.fixture
+def log(app: Celery) -> Path:
+    return make_log(app)
+
+
+def test_a_good_log_is_ok_for_the_shell_and_unanchored_in_the_json(app: Celery, log: Path) -> None:
+    said, document = invoke(app, "verify"), answer(app, "verify")
+
+    assert said.exit_code == 0
+    assert said.output.startswith("OK_UNANCHORED")
+    assert "Nothing outside vouches for it" in said.output
+    assert (document["status"], document["exit_code"]) == ("OK_UNANCHORED", 10)
+    assert (document["events"], document["broken_at"]) == (14, None)
+
+
+def test_an_unanchored_log_is_not_enough_where_an_anchor_is_asked_for(
+    app: Celery, log: Path
+) -> None:
+    assert invoke(app, "verify", "--require-anchor").exit_code == 10
+
+
+def test_a_changed_byte_is_named_with_its_event(app: Celery, log: Path) -> None:
+    app.commander.engine.close()
+    flip(log, middle_of_line(log, 4))
+
+    said, asked = invoke(None, "verify", str(log)), invoke(None, "verify", str(log), "--json")
+
+    assert said.exit_code == asked.exit_code == 30
+    assert "broken at event 4" in said.output
+    assert json.loads(asked.stdout)["broken_at"]["seq"] == 4
+
+
+def test_every_event_of_a_log_is_covered(app: Celery, log: Path) -> None:
+    app.commander.engine.close()
+    whole = log.read_bytes()
+    for number in range(1, whole.count(b"\n")):
+        flip(log, middle_of_line(log, number))
+        document = json.loads(invoke(None, "verify", str(log), "--json").stdout)
+        log.write_bytes(whole)
+        if document["exit_code"] == 30:
+            assert document["broken_at"]["seq"] == number
+        else:  # the last lines of a bare copy: nothing that survives says they had been durable
+            assert document["exit_code"] == 20
+
+
+def test_verify_works_on_a_bare_copy_and_leaves_everything_as_it_was(
+    log: Path, tmp_path: Path
+) -> None:
+    copy = tmp_path / "elsewhere" / "copy.wal"
+    copy.parent.mkdir()
+    copy.write_bytes(log.read_bytes() + b"torn")
+    before = snapshot(copy.parent)
+
+    result = invoke(None, "verify", str(copy))
+
+    assert result.exit_code == 20
+    assert result.output.startswith("TORN_TAIL")
+    assert snapshot(copy.parent) == before
+
+
+def test_a_log_that_is_not_there_is_one_line_on_stderr(tmp_path: Path) -> None:
+    result = invoke(None, "verify", str(tmp_path / "nothing.wal"))
+
+    assert result.exit_code == 40
+    assert result.stdout == ""
+    assert "nothing.wal" in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_log_that_cannot_be_read_is_a_report_where_json_is_asked_for(tmp_path: Path) -> None:
+    result = invoke(None, "verify", str(tmp_path / "nothing.wal"), "--json")
+
+    assert result.exit_code == 40
+    assert json.loads(result.stdout)["status"] == "UNREADABLE"
+
+
+def test_a_file_that_is_no_log_of_ours_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "notes.txt"
+    path.write_text("dear diary\n", encoding="utf-8")
+
+    result = invoke(None, "verify", str(path))
+
+    assert result.exit_code == 34
+    assert "notes.txt" in result.output
+    assert path.read_text(encoding="utf-8") == "dear diary\n"
+
+
+# -- as the shell finds it ----------------------------------------------------------------------
+
+
+def shell(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+
+def test_the_script_verifies_a_bare_file_in_a_process_of_its_own(tmp_path: Path) -> None:
+    with EventSourcingEngine.open(tmp_path / "bare.wal") as engine:
+        engine.append("billing.note", {"any": "json"})
+
+    good = shell("-m", "celery_commander.tasks.cli", "verify", str(tmp_path / "bare.wal"))
+    gone = shell("-m", "celery_commander.tasks.cli", "verify", str(tmp_path / "gone.wal"))
+
+    assert (good.returncode, gone.returncode) == (0, 40)
+    assert good.stdout.startswith("OK_UNANCHORED")
+    assert gone.stderr.startswith("Error: ")
+    assert "Traceback" not in gone.stderr
+
+
+CELERY_WITH_US = """
+import sys
+from celery.bin.celery import celery
+from celery_commander.tasks.cli import commander
+celery.add_command(commander)
+celery(sys.argv[1:], prog_name="celery")
+"""
+
+
+def test_celery_runs_the_commands_for_the_app_that_it_loads(tmp_path: Path) -> None:
+    environment = python_environment({"SHOP_DIR": str(tmp_path)})
+    command = [sys.executable, "-c", CELERY_WITH_US, "-A", "examples.shop", "commander", "runs"]
+
+    result = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
+
+    assert result.returncode == 40, result.stderr
+    assert str(tmp_path / "commander_state") in result.stderr
+    assert "Traceback" not in result.stderr

@@ -1,0 +1,150 @@
+"""What stands around the code: the make targets, CI, the packaging, the compose file, the papers."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import shutil
+import stat
+import subprocess
+import sys
+import tomllib
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.source_tree import ROOMS, ROOT, sources
+
+PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
+PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")]
+ENTRY_POINTS = [
+    *PROJECT["project"]["scripts"].values(),
+    *PROJECT["project"]["entry-points"]["celery.commands"].values(),
+]
+
+
+def make(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    environment = {
+        key: value for key, value in os.environ.items() if key not in ("MAKEFLAGS", "CI")
+    }
+    return subprocess.run(
+        ["make", *arguments], cwd=cwd, env=environment, capture_output=True, text=True
+    )
+
+
+@pytest.fixture
+def bare_copy(tmp_path: Path) -> Path:
+    """Give what `make install` reads, without anything installed."""
+    for name in ("Makefile", "pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, tmp_path)
+    for room in ROOMS:
+        ignored = shutil.ignore_patterns("__pycache__")
+        shutil.copytree(ROOT / room, tmp_path / room, ignore=ignored)
+    return tmp_path
+
+
+def test_help_names_every_target() -> None:
+    told = make("help", cwd=ROOT).stdout
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    phony = re.search(r"^\.PHONY: (.*)$", text, re.MULTILINE)
+    assert phony is not None
+    documented = set(re.findall(r"^  make (\S+)", told, re.MULTILINE))
+    assert documented == set(phony[1].split())
+
+
+def test_a_python_that_cannot_make_environments_is_told_the_line_that_mends_it(
+    bare_copy: Path,
+) -> None:
+    python = bare_copy / "python3"
+    python.write_text('#!/bin/sh\nmkdir -p "$4"; echo ensurepip is not available; exit 1\n')
+    python.chmod(0o755)
+    done = make("demo", f"PYTHON={python}", cwd=bare_copy)
+    assert done.returncode != 0
+    assert "sudo apt-get install python3-venv" in done.stdout
+    assert not (bare_copy / ".venv").exists()
+
+
+def test_a_machine_without_a_new_enough_python_is_told_so(bare_copy: Path) -> None:
+    done = make("demo", "PYTHON=", cwd=bare_copy)
+    assert done.returncode != 0
+    assert "Python 3.11 or newer is needed" in done.stdout
+
+
+def test_ci_runs_the_same_command_as_everybody() -> None:
+    script = ROOT / ".ci" / "run"
+    text = script.read_text(encoding="utf-8")
+    assert script.stat().st_mode & stat.S_IXUSR
+    assert "set -euo pipefail" in text
+    assert text.rstrip().endswith("exec make test")
+
+
+def test_the_floors_are_those_of_the_dependencies() -> None:
+    project = PROJECT["project"]
+    extras = project["optional-dependencies"]
+    declared = [*project["dependencies"], *extras["redis"], *extras["postgres"], *extras["signing"]]
+    floors = {
+        line.replace("==", ">=")
+        for line in (ROOT / "tests" / "floors.txt").read_text(encoding="utf-8").splitlines()
+        if line and not line.startswith("#")
+    }
+    assert {re.sub(r"\[.*?\]", "", each) for each in declared} == floors
+
+
+@pytest.mark.parametrize("target", ENTRY_POINTS)
+def test_an_entry_point_leads_to_something_callable(target: str) -> None:
+    module, _, name = target.partition(":")
+    assert callable(getattr(importlib.import_module(module), name))
+
+
+@pytest.mark.slow
+def test_a_wheel_holds_every_file_of_the_rooms(bare_copy: Path) -> None:
+    options = ["--quiet", "--quiet", "--no-deps", "--no-build-isolation", "--wheel-dir", "wheels"]
+    subprocess.run([sys.executable, "-m", "pip", "wheel", *options, "."], check=True, cwd=bare_copy)
+    (wheel,) = (bare_copy / "wheels").iterdir()
+    packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
+    written = {f"celery_commander/{source}" for source in sources(*ROOMS)}
+    typed = {f"celery_commander/{room}/py.typed" for room in ROOMS}
+    assert packed == written | typed
+
+
+def test_our_test_folders_do_not_stand_in_front_of_what_they_test() -> None:
+    import celery
+    import sqlalchemy
+
+    assert not Path(celery.__file__).is_relative_to(ROOT / "tests")
+    assert not Path(sqlalchemy.__file__).is_relative_to(ROOT / "tests")
+    assert not any(Path(entry).resolve().is_relative_to(ROOT / "tests") for entry in sys.path)
+
+
+def test_the_compose_file_describes_three_servers_that_say_when_they_are_ready() -> None:
+    composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
+    services = composed["services"]
+    assert {"redis", "rabbitmq", "postgres"} <= set(services)
+    for service in services.values():
+        assert service["healthcheck"]["test"][0] == "CMD"
+        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        for volume in service["volumes"]:
+            assert volume.split(":")[0] in composed["volumes"]
+
+
+def test_the_changelog_speaks_of_this_version() -> None:
+    changelog = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert f"## [{PROJECT['project']['version']}]" in changelog
+
+
+def test_the_readme_is_short_and_names_the_two_commands() -> None:
+    lines = (ROOT / "README.md").read_text(encoding="utf-8").splitlines()
+    assert len(lines) < 200
+    assert any("make demo" in line for line in lines)
+    assert any("make test" in line for line in lines)
+
+
+@pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in PAGES))
+def test_a_link_between_our_pages_leads_somewhere(page: str) -> None:
+    text = (ROOT / page).read_text(encoding="utf-8")
+    targets = re.findall(r"\]\((?!https?:)([^)#]+)\)", text)
+    assert all(((ROOT / page).parent / target).exists() for target in targets)
