@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sqlite3
 import stat
 import threading
@@ -31,7 +32,7 @@ from sqlalchemy.exc import DBAPIError
 
 from .errors import StoreBusy, StoreUnavailable, StrPath
 from .forks import at_fork
-from .signals import current_mask, defer, restore
+from .signals import Mask, current_mask, defer, set_mask
 
 _BUSY_CODES = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 _OPEN_FILES = "/proc/self/fd"
@@ -56,9 +57,15 @@ class Database:
     ) -> None:
         self.path = Path(path).absolute()
         self.busy_seconds = busy_seconds
+        # Made once, here: it opens nothing, but takes the lock of `logging`, which an exception out of a
+        # signal handler could leave locked.
+        self._engine = create_engine(
+            "sqlite+pysqlite://", creator=self._connect, poolclass=NullPool
+        )
         self._schemas: list[MetaData] = [schema] if schema is not None else []
         self._turn = threading.RLock()
         self._user: int | None = None  # the thread that has the turn and is in a transaction
+        self._mask: Mask | None = None  # what that thread let through before
         self._pid = os.getpid()
         self._connection: Connection | None = None
         self._identity: tuple[int, int] | None = None
@@ -108,8 +115,8 @@ class Database:
         me = threading.get_ident()
         outermost = True
         mask = current_mask()
-        # Celery's soft time limit raises behind any call. It is deferred; where that fails, the turn is still
-        # given back, as it is taken inside the try, and the release is the first call behind it.
+        # Celery's soft time limit raises behind any call, and where a function of Python's begins. It is
+        # deferred; where that fails, the turn is taken inside the try, and what the finally calls is C.
         try:
             defer(mask)
             if not self._turn.acquire(timeout=self.busy_seconds):
@@ -120,7 +127,7 @@ class Database:
                 assert self._connection is not None
                 yield self._connection
                 return
-            self._user = me
+            self._user, self._mask = me, mask
             with self._errors_named(), self._transaction(self._opened(), begin) as connection:
                 yield connection
         finally:
@@ -131,7 +138,8 @@ class Database:
             except RuntimeError:
                 pass  # it was never given: the wait timed out, or this is a forked child
             finally:
-                restore(mask)
+                if mask is not None:
+                    set_mask(signal.SIG_SETMASK, mask)
 
     @contextmanager
     def _transaction(self, connection: Connection, begin: str) -> Iterator[Connection]:
@@ -183,8 +191,7 @@ class Database:
     def _open(self) -> Connection:
         _prepare_file(self.path)
         before = set(_descriptors_of(self.path))
-        engine = create_engine("sqlite+pysqlite://", creator=self._connect, poolclass=NullPool)
-        connection = engine.connect()
+        connection = self._engine.connect()
         try:
             # A look first: who only reads must not wait for the write lock.
             if not self._has_all_tables(connection):
@@ -245,6 +252,8 @@ class Database:
 
     def _in_child(self) -> None:
         self._abandon_connection()  # to close an inherited one is as wrong as to use it
+        if self._user == threading.get_ident() and self._mask is not None:
+            set_mask(signal.SIG_SETMASK, self._mask)  # forked inside a transaction
         self._user = None
         self._turn = threading.RLock()
         self._pid = os.getpid()

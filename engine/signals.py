@@ -29,22 +29,16 @@ _DEFERRED = frozenset(
 
 
 def current_mask() -> Mask | None:
-    """Return what the main thread blocks, for `restore`; None in every other thread, which runs no handlers."""
+    """Return what the main thread blocks; None in every other thread, which runs no handlers."""
     if threading.get_ident() != threading.main_thread().ident:
         return None
-    return _set_mask(signal.SIG_BLOCK, ())
+    return set_mask(signal.SIG_BLOCK, ())
 
 
 def defer(mask: Mask | None) -> None:
-    """Block what raises. Ask for `current_mask` before, outside the try that ends in `restore`."""
+    """Block what raises. Whoever does sets the mask that was asked for before again, in a finally."""
     if mask is not None:
-        _set_mask(signal.SIG_BLOCK, _DEFERRED)
-
-
-def restore(mask: Mask | None) -> None:
-    """Let through what was let through before; a handler that waited runs, and may raise, inside this call."""
-    if mask is not None:
-        _set_mask(signal.SIG_SETMASK, mask)
+        set_mask(signal.SIG_BLOCK, _DEFERRED)
 
 
 def _without_enums() -> Callable[[int, Iterable[int]], Mask]:
@@ -56,4 +50,8 @@ def _without_enums() -> Callable[[int, Iterable[int]], Mask]:
     return cast("Callable[[int, Iterable[int]], Mask]", found)
 
 
-_set_mask = _without_enums()
+set_mask = _without_enums()
+"""Set the mask, as `signal.pthread_sigmask` does. A handler that waited runs inside this call, and may raise.
+
+Called from a finally directly: a function around it could be interrupted where it begins, and the mask would stay.
+"""

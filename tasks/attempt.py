@@ -29,7 +29,7 @@ from celery_commander.engine import (
     encode_exception,
 )
 
-from . import refusal
+from . import delivery, refusal
 from .claims import Claimed, Finished, Refused, claim
 from .errors import UNRECORDED, BodyExited, ForeignStore, is_termination
 from .execution import Execution, StopRun, current_execution
@@ -63,6 +63,12 @@ def perform(task: Task, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             return _recorded_outcome(history)
         case Claimed(execution=execution):
             return _execute(task, execution, args, kwargs)
+
+
+def is_in_step() -> bool:
+    """Return whether a step of some run is being called here."""
+    execution = current_execution.get()
+    return execution is not None and execution.step_key is not None
 
 
 def is_inside(run_id: str) -> bool:
@@ -105,8 +111,8 @@ def _execute(
         _abort(execution, exited, "exception")
         raise exited from error
     except Exception as error:
-        if execution.stopped is not None:
-            _end_stopped(execution, execution.stopped)
+        if execution.stopped is not None or execution.paused:
+            _end_stopped(execution, execution.stopped or error)
         _abort(execution, error, "exception")
         raise
     finally:
@@ -175,8 +181,12 @@ def _park(execution: Execution, kind: str, reason: str) -> None:
 
 def _end_controlled(execution: Execution, control: Exception) -> None:
     """Follow a body that told Celery to retry, ignore or reject its message."""
-    if isinstance(control, Retry) and execution.paused:
-        _let_go(execution)  # the pause and the message were written when the body called retry()
+    if execution.paused:
+        _let_go(execution)  # the pause was written when the body called retry()
+        if not isinstance(
+            control, Retry
+        ):  # its message did not leave; recovery sends it when it is due
+            raise Ignore("the retry goes on from the log") from control
     elif isinstance(control, Reject) and control.requeue:
         execution.append(
             "run.requeued", {"reason": "rejected", "death": False, "due": None}, wait=True
@@ -184,10 +194,13 @@ def _end_controlled(execution: Execution, control: Exception) -> None:
         _let_go(execution)
     elif isinstance(control, Ignore):
         execution.append("run.committed", {"result": encode(None)}, wait=True)
-        execution.append("run.delivered", {"outcome": "COMMITTED"}, wait=False)
-        _let_go(execution)
+        execution.outcome = State.COMMITTED
+        delivery.told(execution.commander, execution.run_id)
     else:
         _abort(execution, control, "exception")
+        delivery.told(
+            execution.commander, execution.run_id, failure=control
+        )  # Celery's main process tells it
 
 
 def _let_go(execution: Execution) -> None:

@@ -14,6 +14,7 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from . import attempt, delivery
+from .errors import RetryInsideStep
 
 logger = logging.getLogger(__name__)
 
@@ -33,7 +34,7 @@ class CommanderTask(Task):
 def _make_durable(cls: type[Task]) -> None:
     """Lay the run around what `cls` would call by itself."""
     below_call = _next_call(cls)
-    below_success, below_failure = cls.on_success, cls.on_failure
+    below_success, below_failure, below_retry = cls.on_success, cls.on_failure, cls.retry
 
     def body(self: Task, *args: Any, **kwargs: Any) -> Any:
         return (
@@ -61,6 +62,12 @@ def _make_durable(cls: type[Task]) -> None:
         delivery.told(self.app.commander, task_id, failure=exc)
         return below_failure(self, exc, task_id, args, kwargs, einfo)
 
+    def retry(self: Task, *args: Any, **kwargs: Any) -> Any:
+        if attempt.is_in_step():
+            raise RetryInsideStep(self.request.id)
+        return below_retry(self, *args, **kwargs)
+
+    cls.retry = retry
     cls.__call__, cls.on_success, cls.on_failure = call, on_success, on_failure
     cls._commander_body = body
     cls.Request = "celery_commander.tasks.request:DurableRequest"

@@ -28,6 +28,9 @@ if TYPE_CHECKING:
     from .install import Commander
 
 
+RUNNING = (State.EXECUTING, State.VERIFYING)
+
+
 class Patience:
     """Remember when this process last published something for a run, so that a long queue does not become a storm."""
 
@@ -92,9 +95,9 @@ def bury(commander: Commander, holders: Iterable[str]) -> None:
     """
     for holder in holders:
         for run_id in commander.leases.runs_of(holder):
-            lease = commander.holder.acquire(run_id, floor=0)
+            lease = commander.recovery_holder.acquire(run_id, floor=0)
             if lease is not None:
-                commander.holder.release(lease)
+                commander.recovery_holder.release(lease)
 
 
 @dataclass(frozen=True, slots=True)
@@ -156,13 +159,19 @@ class Evidence:
         return name
 
     def _owner_dead(self) -> bool:
-        """Return whether the process that last ran the body, or held the lease, is proven to be gone."""
-        if self.claim is None or self._is_claims_lease():
-            return self.status.proven_dead or self._other_boot()
-        return self._claimer_gone()
+        """Return whether whoever was at work is proven to be gone.
+
+        While a body runs that is the process of the last claim, also when a recoverer has had the lease since. Once the
+        run waits, rolls back or is over, that process is history, and only the lease's last holder counts: a link, a
+        taker that had not begun, or nobody.
+        """
+        state = self.history.state
+        if state is not None and state.state in RUNNING and not self._is_claims_lease():
+            return self._claimer_gone()
+        return self.status.proven_dead or self._other_boot()
 
     def _is_claims_lease(self) -> bool:
-        return self.claim is not None and self.status.token == self.claim.token
+        return self.claim is None or self.status.token == self.claim.token
 
     def _claimer_gone(self) -> bool:
         recorded = (self.claim.payload.get("liveness") if self.claim else None) or {}
@@ -176,7 +185,8 @@ class Evidence:
         return probe(settings.liveness_directory, ref, clock.boot_id) is Liveness.FREE
 
     def _other_boot(self) -> bool:
-        row = self.commander.leases.get(self.claim.run_id or "") if self.claim else None
+        state = self.history.state
+        row = self.commander.leases.get(state.run_id) if state else None
         return (
             row is not None
             and row.holder is not None
@@ -185,7 +195,7 @@ class Evidence:
 
     def _expired_seconds(self) -> float | None:
         """Return how long the lease of the last claim has been over; None when its holder gave it back."""
-        if self.claim is None or self._is_claims_lease():
+        if self._is_claims_lease():
             known: float | None = self.status.expired_seconds
             return known
         if self.fenced_at is None:

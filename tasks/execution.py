@@ -147,8 +147,7 @@ class Execution(Ownership):
             StopRun: a changed body skipped recorded steps, or the attempt was stopped and the body hid it.
 
         """
-        if self._stopped is not None:
-            raise StopRun(self._stopped)
+        self._refuse_if_over()
         for step, (name, _) in self.open_steps.items():
             raise self.stop(StepInDoubt(self.run_id, step, name))
         left = [entry for index, entry in self.history.entries.items() if index >= self._position]
@@ -156,9 +155,15 @@ class Execution(Ownership):
             found = "the body returned"
             raise self.stop(NonDeterministic(self.run_id, left[0].step, _described(left[0]), found))
 
-    def _next(self) -> int:
+    def _refuse_if_over(self) -> None:
+        if self._stopped is None and self.paused:
+            reason = "self.retry() was called; the retry goes on with the run"
+            raise self.stop(RunStopped(self.run_id, reason))
         if self._stopped is not None:
             raise StopRun(self._stopped)
+
+    def _next(self) -> int:
+        self._refuse_if_over()
         if threading.get_ident() != self.thread_id:
             raise RunStopped(
                 self.run_id, "a step or input was called outside the thread that runs the body"

@@ -14,7 +14,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from celery_commander.engine import CommanderError, Lease, LivenessLock, holder_name
+from celery_commander.engine import (
+    CommanderError,
+    Lease,
+    LivenessLock,
+    StoreUnavailable,
+    holder_name,
+)
 
 if TYPE_CHECKING:
     from .store import Store
@@ -82,7 +88,10 @@ class Holder:
         """Give a lease back; one that was lost meanwhile belongs to somebody else and stays untouched."""
         with self._lock:
             self._leases.pop(str(lease.run_id), None)
-        self._store.leases.release(lease)
+        try:
+            self._store.leases.release(lease)
+        except StoreUnavailable as error:
+            logger.warning("The lease on run %s runs out by itself: %s", lease.run_id, error)
 
     def stop(self) -> None:
         """End the renewing thread; what is still held runs out by itself."""

@@ -55,7 +55,7 @@ class Commander:
         self._degraded = Degraded(self)
         self._resolved: Resolved | None = None
         self._store: Store | None = None
-        self._holder: Holder | None = None
+        self._holders: dict[str, Holder] = {}
         self._lock = threading.RLock()
         self.watcher: Watcher | None = None
         self.bootstrapper = RecoveryBootstrapper(self)
@@ -107,13 +107,21 @@ class Commander:
 
     @property
     def holder(self) -> Holder:
-        """Return this process as a holder of leases."""
-        holder = self._holder
+        """Return this process as one that executes runs."""
+        return self._holder("worker")
+
+    @property
+    def recovery_holder(self) -> Holder:
+        """Return this process as one that decides about the runs of others."""
+        return self._holder("recovery")
+
+    def _holder(self, role: str) -> Holder:
+        holder = self._holders.get(role)
         if holder is None or holder.pid != os.getpid():
             with self._lock:
-                if self._holder is None or self._holder.pid != os.getpid():
-                    self._holder = Holder(self.store, "worker")
-                holder = self._holder
+                holder = self._holders.get(role)
+                if holder is None or holder.pid != os.getpid():
+                    holder = self._holders[role] = Holder(self.store, role)
         return holder
 
     def history(self, run_id: str) -> RunHistory:
@@ -138,7 +146,7 @@ class Commander:
     def after_fork(self) -> None:
         """Forget what belongs to the parent process alone: its name, its leases, and a lock that may be held."""
         self._lock = threading.RLock()
-        self._holder = None
+        self._holders = {}
         self.watcher = None
         self.live = {}
         self._degraded = Degraded(self)

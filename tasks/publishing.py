@@ -17,7 +17,6 @@ from kombu.utils.imports import symbol_by_name
 
 from celery_commander.engine import CommanderError
 
-from .errors import RetryInsideStep
 from .execution import Execution, current_execution
 from .message import HEADER, Message, created_data, of_publish
 
@@ -39,6 +38,7 @@ class CommanderAMQP(AMQP):
         app = self.app
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
+            _warn_of_effect(name, message)
             if _again.get() or not is_durable(app, name):
                 return send(producer, name, message, **options)
             return _send_durable(
@@ -61,7 +61,8 @@ def install_sender(app: Celery) -> None:
 
 def is_durable(app: Celery, name: str) -> bool:
     """Return whether this process knows a durable task of that name."""
-    return bool(getattr(app._tasks.get(name), "durable", False))
+    known = app.tasks if app.finalized or app.autofinalize else app._tasks
+    return bool(getattr(known.get(name), "durable", False))
 
 
 def publish_again(commander: Commander, message: Message) -> None:
@@ -103,6 +104,7 @@ def _send_durable(
     commander: Commander, send: Callable[[Any], Any], message: Any, options: Mapping[str, Any]
 ) -> Any:
     headers, properties, body, sent_event = message
+    headers = {**headers, **(options.get("headers") or {})}  # Celery lays the caller's own on top
     run_id = headers["id"]
     execution = current_execution.get()
     headers = {**headers, HEADER: _stamp(commander)} if _registers(commander) else headers
@@ -123,6 +125,20 @@ def _send_durable(
         raise
     commander.engine.append("task.sent", {"task": headers["task"]}, run_id=run_id, wait=False)
     return result
+
+
+def _warn_of_effect(name: str, message: Any) -> None:
+    """Tell the log file of a message that leaves a body outside its steps: a replay sends it once more."""
+    execution = current_execution.get()
+    if (
+        execution is None
+        or execution.step_key is not None
+        or message[0].get("id") == execution.run_id
+    ):
+        return
+    logger.warning(
+        "Run %s sent %s outside a step: a replay sends it again.", execution.run_id, name
+    )
 
 
 def _registers(commander: Commander) -> bool:
@@ -148,8 +164,6 @@ def _note_not_sent(commander: Commander, run_id: str, error: BaseException) -> N
 
 def _pause_for_retry(execution: Execution, headers: Mapping[str, Any]) -> None:
     """Write the pause and give the lease back before the message can reach another worker."""
-    if execution.step_key is not None:
-        raise RetryInsideStep(execution.run_id)
     due = headers.get("eta") or execution.commander.app.now().isoformat()
     execution.append("run.paused", {"kind": "retry", "due": due, "reason": None}, wait=True)
     execution.paused = True

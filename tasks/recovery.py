@@ -20,7 +20,6 @@ from celery_commander.engine import (
     Compensate,
     Decision,
     Deliver,
-    Facts,
     LeaseStatus,
     LogError,
     Park,
@@ -35,7 +34,7 @@ from celery_commander.engine import (
 )
 
 from .evidence import Evidence, Patience, bury, evidently_waiting, queue_is_empty
-from .takeover import take_over
+from .takeover import Found, take_over
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -73,14 +72,6 @@ class RecoveryResult:
     details: tuple[Detail, ...]
     refused: str | None = None
     """Why nothing was decided at all, when the log itself cannot be trusted or written."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Found:
-    """What is known about a run that wants something done, and what that looks like before it is fenced."""
-
-    facts: Facts
-    decision: Decision
 
 
 class RecoveryBootstrapper:
@@ -140,7 +131,8 @@ class RecoveryBootstrapper:
         self, batch: Sequence[tuple[RunState, LeaseStatus]], policy: Policy, *, dry_run: bool
     ) -> list[Detail]:
         """Look at each run of a batch, then take over together those with which something is to be done."""
-        details, to_take = [], {}
+        details: list[Detail] = []
+        to_take: dict[str, Found] = {}
         for state, status in batch:
             looked = self._look(state, status, policy)
             if isinstance(looked, Detail):
@@ -151,13 +143,12 @@ class RecoveryBootstrapper:
             return details + [
                 _described(run_id, found.decision) for run_id, found in to_take.items()
             ]
-        facts = {run_id: found.facts for run_id, found in to_take.items()}
-        decided = take_over(self._commander, facts, policy) if facts else {}
+        decided = take_over(self._commander, to_take, policy) if to_take else {}
         for run_id in decided:
             self._patience.note(run_id)
         return details + [_decided(run_id, decided.get(run_id)) for run_id in to_take]
 
-    def _look(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | _Found:
+    def _look(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | Found:
         """Return what is to be done with a run, or why nothing is; a run that cannot be read stops no other."""
         try:
             if state.task not in self._commander.app.tasks and not policy.force_abort:
@@ -172,7 +163,7 @@ class RecoveryBootstrapper:
             logger.exception("Run %s could not be looked at, the next pass tries.", state.run_id)
             return Detail(state.run_id, "skip", f"failed, to be tried again: {error}")
 
-    def _plan(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | _Found:
+    def _plan(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | Found:
         evidence = Evidence.gather(self._commander, state.run_id, status)
         facts = evidence.facts()
         decision = plan(evidence.history, policy, facts)
@@ -181,7 +172,7 @@ class RecoveryBootstrapper:
         told_before = isinstance(decision, Deliver | Compensate) and not facts.owner_dead
         if told_before and not self._is_overdue(evidence, policy):
             return Detail(state.run_id, "skip", "its message may still wait in a queue")
-        return _Found(facts, decision)
+        return Found(evidence.history, facts, decision)
 
     def _is_overdue(self, evidence: Evidence, policy: Policy) -> bool:
         """Return whether what was published for a run is lost rather than slow: nothing waits, or for very long."""

@@ -24,6 +24,7 @@ from celery_commander.engine import (
     Republish,
     Requeue,
     RunAborted,
+    RunHistory,
     Skip,
     Wait,
     encode_exception,
@@ -42,6 +43,15 @@ logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
+class Found:
+    """A run with which something is to be done, as it was found: its lease, its events, what they ask for."""
+
+    history: RunHistory
+    facts: Facts
+    decision: Decision
+
+
+@dataclass(frozen=True, slots=True)
 class Taken:
     """A run that was taken over, and what was decided about it behind the fence."""
 
@@ -50,33 +60,27 @@ class Taken:
 
 
 def take_over(
-    commander: Commander, found: Mapping[str, Facts], policy: Policy
+    commander: Commander, found: Mapping[str, Found], policy: Policy
 ) -> dict[str, Decision]:
     """Take over the runs in `found` and carry out what is decided; the answer has no run that somebody else took.
 
     Raises:
         LogError, StoreUnavailable: the batch stops; what is written is written, the rest is met at the next pass.
     """
-    tokens = {run_id: _fence_of(commander, run_id) for run_id in found}
-    leases = commander.holder.acquire_many(tokens)
+    floors = {run_id: one.history.state.token for run_id, one in found.items() if one.history.state}
+    leases = commander.recovery_holder.acquire_many(floors)
     try:
         owned = [
-            Ownership(commander, lease, commander.history(run_id))
-            for run_id, lease in leases.items()
+            Ownership(commander, lease, found[run_id].history) for run_id, lease in leases.items()
         ]
         fenced = _written(owned, lambda one: [one.fence()])
-        taken = [_decide(one, found[one.run_id], policy) for one in fenced]
+        taken = [_decide(one, found[one.run_id].facts, policy) for one in fenced]
         decided = _written(taken, lambda one: one.ownership.numbered(_events_of(one)))
     finally:
-        commander.holder.release_many(leases.values())
+        commander.recovery_holder.release_many(leases.values())
     for one in decided:
         _publish(commander, one)
     return {one.ownership.run_id: one.decision for one in decided}
-
-
-def _fence_of(commander: Commander, run_id: str) -> int:
-    state = commander.history(run_id).state
-    return state.token if state else 0
 
 
 def _decide(ownership: Ownership, facts: Facts, policy: Policy) -> Taken:

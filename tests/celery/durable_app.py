@@ -176,6 +176,17 @@ def define_tasks(app: Celery, witness: Witness) -> None:
             raise self.retry(countdown=0.1)
         return [done, act("two", who)]
 
+    @task(name="flow_goes_on", durable=True, bind=True, max_retries=3)
+    def flow_goes_on(self: Task, who: str) -> list[str]:
+        done = act("one", who)
+        if self.request.retries == 0:
+            self.retry(countdown=0.1, throw=False)
+        return [done, act("two", who)]
+
+    @task(name="flow_sends", durable=True)
+    def flow_sends(who: str) -> None:
+        app.tasks["plain"].delay(who)
+
     @task(name="flow_exit", durable=True)
     def flow_exit(who: str) -> None:
         act("one", who)

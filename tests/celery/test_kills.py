@@ -59,6 +59,8 @@ def test_a_step_in_doubt_is_not_repeated_but_undone_with_all_before_it(
     undone = [line.split()[1:] for line in deployment.witness.lines() if line.startswith("undid")]
     assert undone == [["two", "ann", "in_doubt=True"], ["one", "ann", "in_doubt=False"]]
     assert deployment.wait_result(run_id).state == "FAILURE"
+    # One each: recovery, two links, the settling, the delivery. A recoverer that looks again leaves no trace.
+    assert deployment.types(run_id).count("run.fenced") == 5
 
 
 @pytest.mark.parametrize(

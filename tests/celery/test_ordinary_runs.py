@@ -133,3 +133,23 @@ def test_recorded_inputs_are_what_the_body_saw(deployment: Deployment) -> None:
     seen = deployment.wait_result(run_id).get(timeout=5)
     assert deployment.witness.count("saw", "ann", "/".join(seen).replace(" ", "T")) == 1
     assert deployment.types(run_id).count("input.recorded") == 5
+
+
+def test_a_body_that_goes_on_after_a_retry_does_nothing_more(deployment: Deployment) -> None:
+    deployment.worker()
+
+    run_id = deployment.send("flow_goes_on", "ann")
+
+    (state,) = deployment.wait_ended(run_id)
+    assert (state.state, state.attempt) == (State.COMMITTED, 2)
+    assert deployment.witness.count("did", "one", "ann") == 1
+    assert deployment.witness.count("did", "two", "ann") == 1
+
+
+def test_a_message_sent_outside_a_step_is_named_in_the_workers_log(deployment: Deployment) -> None:
+    worker = deployment.worker()
+
+    run_id = deployment.send("flow_sends", "ann")
+
+    deployment.wait_ended(run_id)
+    worker.wait_log(f"Run {run_id} sent plain outside a step")

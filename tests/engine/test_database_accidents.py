@@ -89,8 +89,10 @@ def test_a_fork_inside_a_transaction_leaves_the_parents_transaction_whole(
 ) -> None:
     with database.begin() as connection:
         connection.execute(insert(notes).values(text="before"))
-        Forked(lambda _: None).result()
+        blocked = Forked(lambda _: signal.pthread_sigmask(signal.SIG_BLOCK, ())).result()
         connection.execute(insert(notes).values(text="after"))
+
+    assert signal.SIGTERM not in blocked
 
     assert texts(database) == ["before", "after"]
 
@@ -147,6 +149,30 @@ def test_not_one_byte_goes_to_a_stranger_who_got_its_descriptors(
     Forked(child).result()
 
     assert texts(database) == ["before"]
+
+
+def test_who_held_a_deleted_file_does_no_harm_to_the_one_in_its_place(database: Database) -> None:
+    def other(child: Forked) -> None:
+        for text in ("first", "second"):
+            child.hear()
+            write(database, text)
+            child.say("written")
+        child.hear()
+
+    with Forked(other) as process:
+        write(database, "lost")
+        for path in database.path.parent.iterdir():
+            path.unlink()
+        process.say("make a new file")
+        process.hear()
+        # The write-ahead log at the old file's path is the other's by now, and must stay.
+        write(database, "mine")
+        process.say("write again")
+        process.hear()
+
+        assert texts(Database(database.path, SCHEMA)) == ["first", "mine", "second"]
+        assert texts(database) == ["first", "mine", "second"]
+    assert check(database.path) == "ok"
 
 
 class Interrupted(BaseException):

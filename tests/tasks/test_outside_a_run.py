@@ -106,7 +106,7 @@ def make_app(tmp_path: Path) -> Celery:
 def test_a_durable_task_is_a_function_when_called_as_one(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
-    @app.task(durable=True)
+    @app.task(durable=True, shared=False)
     def work(value: str) -> str:
         return echo(value)[0]
 
@@ -120,10 +120,10 @@ def test_a_plain_task_keeps_celerys_own_fast_path(tmp_path: Path) -> None:
 
     app = make_app(tmp_path)
 
-    @app.task
+    @app.task(shared=False)
     def plain() -> None: ...
 
-    @app.task(durable=True)
+    @app.task(durable=True, shared=False)
     def durable() -> None: ...
 
     hooks = ("__call__", "on_success", "on_failure")
@@ -135,7 +135,7 @@ def test_what_the_apps_own_task_class_does_around_a_body_stays(tmp_path: Path) -
     app = Celery("around", broker="memory://", task_cls="tests.tasks.around:AroundTask")
     Commander(app, state_directory=tmp_path / "state")
 
-    @app.task(durable=True)
+    @app.task(durable=True, shared=False)
     def work() -> list[str]:
         return list(work.around)
 
@@ -146,7 +146,7 @@ def test_what_the_apps_own_task_class_does_around_a_body_stays(tmp_path: Path) -
 def test_the_base_class_is_the_same_as_the_option(tmp_path: Path) -> None:
     app = make_app(tmp_path)
 
-    @app.task(base=DurableTask)
+    @app.task(base=DurableTask, shared=False)
     def work() -> None: ...
 
     assert work.durable

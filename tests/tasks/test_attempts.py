@@ -1,0 +1,318 @@
+"""One delivery after another of one run, through Celery's own tracer, in this process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from celery import Celery
+from celery.app.trace import build_tracer
+
+from celery_commander.engine import RunHistory, State
+from celery_commander.tasks import Commander, RunStopped, current_run, step
+
+
+@dataclass
+class Bench:
+    """An app whose deliveries the test makes by hand."""
+
+    app: Celery
+    calls: list[Any]
+
+    def task(self, body: Callable[..., Any], **options: Any) -> Any:
+        name = options.pop("name", body.__name__)
+        return self.app.task(name=name, durable=True, shared=False, **options)(body)
+
+    def send(self, name: str, *args: Any) -> str:
+        return str(self.app.tasks[name].apply_async(args).id)
+
+    def deliver(self, run_id: str, **headers: Any) -> Any:
+        """Trace the run's message as a pool process would; return (state, value) as Celery saw it."""
+        created = self.history(run_id).created["message"]
+        args, kwargs, embed = created["body"]
+        task = self.app.tasks[created["headers"]["task"]]
+        request = {
+            **created["headers"],
+            **embed,
+            "delivery_info": {},
+            "hostname": "here",
+            **headers,
+        }
+        request |= {"args": args, "kwargs": kwargs}
+        tracer = build_tracer(task.name, task, app=self.app)
+        value, info, _, _ = tracer(run_id, args, kwargs, request)
+        return ("SUCCESS", value) if info is None else (info.state, info.retval)
+
+    def run(self, body: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        self.task(body, **options)
+        self.run_id = self.send(body.__name__, *args)
+        return self.deliver(self.run_id)
+
+    def history(self, run_id: str) -> RunHistory:
+        found: RunHistory = self.app.commander.history(run_id)
+        return found
+
+    def state(self) -> State:
+        state = self.history(self.run_id).state
+        assert state is not None
+        return state.state
+
+
+@pytest.fixture
+def bench(tmp_path: Path) -> Bench:
+    app = Celery("attempts", broker="memory://", backend="cache+memory://")
+    app.conf.task_default_queue = tmp_path.name
+    Commander(app, state_directory=tmp_path / "state")
+    return Bench(app, [])
+
+
+def test_a_second_delivery_executes_nothing_and_tells_nothing(bench: Bench) -> None:
+    def body() -> int:
+        bench.calls.append("body")
+        return 7
+
+    assert bench.run(body) == ("SUCCESS", 7)
+    state, _ = bench.deliver(bench.run_id)
+
+    assert state == "IGNORED"
+    assert bench.calls == ["body"]
+    refused = [
+        e for e in bench.app.commander.engine.history(bench.run_id) if e.type == "task.rejected"
+    ]
+    assert [event.payload["reason"] for event in refused] == ["duplicate refused"]
+
+
+def test_the_caller_of_a_step_sees_the_recorded_value(bench: Bench) -> None:
+    given = {"when": datetime(2026, 1, 2, tzinfo=UTC), "pair": (1, 2), 3: {4}}
+
+    @step
+    def act() -> Any:
+        return given
+
+    def body() -> bool:
+        seen = act()
+        bench.calls.append(seen)
+        return seen is given
+
+    assert bench.run(body) == ("SUCCESS", False)
+    assert bench.calls == [given]
+
+
+def test_a_step_that_raised_raises_the_same_at_a_replay_and_is_not_called_again(
+    bench: Bench,
+) -> None:
+    @step
+    def act() -> None:
+        bench.calls.append("act")
+        raise LookupError("gone", 7)
+
+    def body(self: Any) -> str:
+        try:
+            act()
+        except LookupError as error:
+            if self.request.retries == 0:
+                raise self.retry(countdown=0) from error
+            return f"{error.args}"
+        return "no error"
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    assert bench.deliver(bench.run_id, retries=1) == ("SUCCESS", "('gone', 7)")
+    assert bench.calls == ["act"]
+
+
+def test_a_retry_with_other_steps_than_recorded_is_stopped_before_any_effect(bench: Bench) -> None:
+    @step
+    def act(value: int) -> None:
+        bench.calls.append(value)
+
+    def body(self: Any) -> None:
+        act(self.request.retries)
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    assert bench.deliver(bench.run_id, retries=1)[0] == "IGNORED"
+    assert bench.calls == [0]
+    assert bench.state() is State.PAUSED
+
+
+def test_a_body_that_left_out_a_recorded_step_does_not_commit(bench: Bench) -> None:
+    @step
+    def act() -> None:
+        bench.calls.append("act")
+
+    def body(self: Any) -> None:
+        if self.request.retries == 0:
+            act()
+            raise self.retry(countdown=0)
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    assert bench.deliver(bench.run_id, retries=1)[0] == "IGNORED"
+    assert bench.state() is State.PAUSED
+
+
+def test_a_body_that_swallows_everything_cannot_hide_that_it_was_stopped(bench: Bench) -> None:
+    @step
+    def act(value: int) -> None:
+        bench.calls.append(value)
+
+    def body(self: Any) -> str:
+        try:
+            act(self.request.retries)
+        except BaseException:  # noqa: BLE001  # the point of the test
+            return "fine"
+        raise self.retry(countdown=0)
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    assert bench.deliver(bench.run_id, retries=1)[0] == "IGNORED"
+    assert bench.state() is State.PAUSED
+
+
+def test_a_failed_body_is_aborted_and_celery_gets_the_original_exception(bench: Bench) -> None:
+    def body() -> None:
+        raise LookupError("gone")
+
+    state, error = bench.run(body)
+
+    assert (state, type(error), error.args) == ("FAILURE", LookupError, ("gone",))
+    assert bench.history(bench.run_id).outcome is not None
+    assert bench.state() is State.COMPENSATED
+
+
+def test_a_result_that_the_backend_cannot_store_fails_before_it_is_a_fact(bench: Bench) -> None:
+    def body() -> Any:
+        return {(1, 2): "a dictionary that JSON has no keys for"}
+
+    state, _ = bench.run(body)
+
+    assert state == "FAILURE"
+    assert "run.committed" not in [e.type for e in bench.app.commander.engine.history(bench.run_id)]
+
+
+def test_a_step_argument_that_cannot_be_recorded_ends_the_run_before_the_step(bench: Bench) -> None:
+    @step
+    def act(value: Any) -> None:
+        bench.calls.append(value)
+
+    def body() -> None:
+        try:
+            act(object())
+        except Exception:  # noqa: BLE001  # a body that hides it
+            pass
+        act(1)
+
+    state, error = bench.run(body)
+
+    assert state == "FAILURE"
+    assert "act: " in str(error)
+    assert bench.calls == []
+
+
+def test_a_step_result_too_large_for_the_log_is_a_failure_of_that_step(bench: Bench) -> None:
+    @step
+    def act() -> str:
+        bench.calls.append("act")
+        return "x" * (1024 * 1024 + 1)
+
+    def body() -> str:
+        act()
+        return "unreachable"
+
+    state, error = bench.run(body)
+
+    assert state == "FAILURE"
+    assert "payload" in str(error)
+    assert bench.history(bench.run_id).entries[0].status == "failed"
+
+
+def test_a_step_in_a_thread_of_the_body_is_refused(bench: Bench) -> None:
+    @step
+    def act() -> None:
+        bench.calls.append("act")
+
+    def in_thread() -> None:
+        try:
+            act()
+        except RunStopped as error:
+            bench.calls.append(error)
+
+    def body() -> None:
+        thread = threading.Thread(target=in_thread)
+        thread.start()
+        thread.join()
+
+    assert bench.run(body)[0] == "SUCCESS"
+    (error,) = bench.calls
+    assert isinstance(error, RunStopped)
+
+
+def test_a_step_with_an_undo_inside_a_step_is_refused_before_its_effect(bench: Bench) -> None:
+    @step(compensate="undo")
+    def inner() -> None:
+        bench.calls.append("inner")
+
+    @step
+    def outer() -> None:
+        inner()
+
+    state, error = bench.run(outer_body(outer))
+
+    assert state == "FAILURE"
+    assert "inner" in str(error)
+    assert bench.calls == []
+
+
+def outer_body(outer: Callable[[], None]) -> Callable[[], None]:
+    def body() -> None:
+        outer()
+
+    return body
+
+
+def test_current_run_tells_a_body_about_itself(bench: Bench) -> None:
+    @step
+    def act() -> str:
+        return current_run.idempotency_key
+
+    def body() -> list[Any]:
+        return [
+            current_run.id,
+            current_run.attempt,
+            current_run.token,
+            current_run.replaying,
+            act(),
+        ]
+
+    state, value = bench.run(body)
+
+    assert state == "SUCCESS"
+    assert value == [bench.run_id, 1, 1, False, f"{bench.run_id}:0"]
+
+
+def test_a_key_is_asked_for_inside_a_step(bench: Bench) -> None:
+    def body() -> str:
+        return current_run.idempotency_key
+
+    state, error = bench.run(body)
+
+    assert state == "FAILURE"
+    assert "inside" in str(error)
+
+
+def test_a_retry_from_inside_a_step_is_refused_with_the_remedy(bench: Bench) -> None:
+    def body(self: Any) -> None:
+        @step
+        def act() -> None:
+            raise self.retry(countdown=0)
+
+        act()
+
+    state, error = bench.run(body, bind=True)
+
+    assert state == "FAILURE"
+    assert "in the task's body" in str(error)
