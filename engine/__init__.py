@@ -15,7 +15,9 @@ from .errors import (
     LogMoved,
     LogPoisoned,
     LogUnavailable,
+    LogUnreadable,
     NonDeterministic,
+    NotALog,
     RecordedException,
     RunAborted,
     SettingsError,
@@ -29,7 +31,7 @@ from .errors import (
 )
 from .events import Event, NewEvent, Position
 from .exceptions import decode_exception, encode_exception
-from .fold import DURABLE_TYPES, FOLD_VERSION, RunState, State, Void, fold
+from .fold import DURABLE_TYPES, FOLD_VERSION, RunState, State, Void, fold, state_after
 from .history import Entry, RunHistory
 from .ids import EventId, RunId, holder_name, new_event_id
 from .leases import Lease, LeaseManager, LeaseRow, LeaseStatus
@@ -101,6 +103,7 @@ __all__ = [
     "State",
     "Void",
     "fold",
+    "state_after",
     # recovery's decision
     "Abort",
     "Compensate",
@@ -126,7 +129,9 @@ __all__ = [
     "LogMoved",
     "LogPoisoned",
     "LogUnavailable",
+    "LogUnreadable",
     "NonDeterministic",
+    "NotALog",
     "RecordedException",
     "RunAborted",
     "SettingsError",

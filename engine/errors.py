@@ -6,11 +6,13 @@ One tree, so that a caller can catch as narrowly or as widely as it means to::
     ├── SettingsError               a setting has a value that cannot work
     ├── LogError
     │   ├── LogUnavailable          cannot append now; trying again later is sensible
+    │   │   ├── LogUnreadable       not there, or not to be opened for reading
     │   │   ├── LockTimeout         somebody held a lock for longer than the bound
     │   │   ├── LogPoisoned         a sync failed: nothing may be acknowledged any more
     │   │   └── LogMoved            renamed, truncated or replaced from outside
     │   ├── LogCorrupt              bytes that were durable do not verify
     │   ├── ForeignLog              another log, or no log of ours
+    │   │   └── NotALog             no log at all
     │   └── InvalidEvent            an event that the grammar does not allow
     ├── StoreUnavailable            a database beside the log cannot be used now
     │   └── StoreBusy               its write lock was not given within the bound
@@ -74,6 +76,10 @@ class LogUnavailable(LogError):
         self.reason = reason
 
 
+class LogUnreadable(LogUnavailable):
+    """The log {path} cannot be read: {reason}."""
+
+
 class LockTimeout(LogUnavailable):
     """The lock {path} was not given within {seconds} s; it is held by {holder}.
     Look at that process, or raise lock_seconds.
@@ -123,6 +129,17 @@ class ForeignLog(LogError):
         self.found = found
 
 
+class NotALog(ForeignLog):
+    """{path} is not a celery-wal log: {reason}.
+    Name the log's active file, or the state directory that holds it.
+    """
+
+    def __init__(self, path: StrPath, reason: str) -> None:
+        super().__init__(path, "a celery-wal log", reason)
+        self.args = (os.fspath(path), reason)
+        self.reason = reason
+
+
 class InvalidEvent(LogError):
     """The event was not appended, its {what} is not allowed: {reason}."""
 
@@ -156,7 +173,7 @@ class StoreBusy(StoreUnavailable):
 
 class UnrecordableValue(CommanderError):
     """{path} ({type_name}) cannot be recorded: {reason}.
-    Return plain data, or register the type with register_type.
+    Pass and return plain data, or register the type with register_type.
     """
 
     def __init__(self, path: str, type_name: str, reason: str) -> None:

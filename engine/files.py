@@ -19,7 +19,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .errors import LogUnavailable
+from .errors import LogUnavailable, LogUnreadable
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -88,6 +88,25 @@ class Files:
         if reason is not None:
             os.close(fd)
             raise LogUnavailable(path, f"{path.name} {reason}")
+        return Opened(fd, os.fspath(path), found.st_dev, found.st_ino)
+
+    def open_to_read(self, path: Path) -> Opened:
+        """Open a regular file that is only looked at: whoever may read it may, whatever name it goes by.
+
+        Raises:
+            FileNotFoundError: it is missing.
+            LogUnreadable: it cannot be opened, or is no regular file.
+        """
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+        except FileNotFoundError:
+            raise
+        except OSError as error:
+            raise LogUnreadable(path, error.strerror or str(error)) from error
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            os.close(fd)
+            raise LogUnreadable(path, "it is not a regular file")
         return Opened(fd, os.fspath(path), found.st_dev, found.st_ino)
 
     def make_directory(self, path: Path) -> None:

@@ -221,7 +221,7 @@ def _input(event: Event) -> Entry:
         step=data["step"],
         kind=_text_of(data, "kind") or "record",
         name=_text_of(data, "name") or "",
-        status="recorded",
+        status="failed" if data.get("raised") is True else "recorded",
         started_seq=event.seq,
         digest=_text_of(data, "digest"),
         value=data.get("value"),

@@ -7,7 +7,6 @@ its end, nor about a log that was rewritten as a whole.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
@@ -94,7 +93,7 @@ def verify_log(
     """
     files = files or Files()
     try:
-        log = files.open(Path(path), os.O_RDONLY)
+        log = files.open_to_read(Path(path))
     except (OSError, LogUnavailable) as error:
         return _unreadable(getattr(error, "reason", None) or str(error))
     try:

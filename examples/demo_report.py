@@ -118,7 +118,10 @@ class Report:
             ]
             went_on = went_on_at(self._effects, strike.at)
             soon = "never" if went_on is None else f"after {went_on - strike.at:.1f} s"
-            yield f"after SIGKILL {strike.worker}", f"went on {soon}: {_counts(decisions(later))}"
+            yield (
+                f"after SIGKILL {strike.worker}",
+                f"went on {soon}: {_counts(decisions(later), 'nothing to take over')}",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,8 +181,8 @@ def _groups(events: Iterable[Event]) -> dict[str, int]:
     return dict(Counter(event.type.split(".")[0] for event in events).most_common())
 
 
-def _counts(counted: Mapping[str, int]) -> str:
-    return ", ".join(f"{number} {name}" for name, number in counted.items()) or "nothing"
+def _counts(counted: Mapping[str, int], where_none: str = "nothing") -> str:
+    return ", ".join(f"{number} {name}" for name, number in counted.items()) or where_none
 
 
 def _list(numbers: Iterable[int]) -> str:

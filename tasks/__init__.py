@@ -3,10 +3,20 @@
 Installation: `Commander`. In a task: `current_run`, `step` and what its options take. For base classes: `DurableTask`.
 """
 
-from .answers import NotDone, Unknown
+from celery_commander.engine import RunAborted, register_type
+
+from .answers import Answer, NotDone, Unknown
 from .current_run import current_run
 from .durable import DurableTask
-from .errors import BodyExited, ForeignStore, NestedUndo, RetryInsideStep, RunStopped, UndoNotFound
+from .errors import (
+    BodyExited,
+    ForeignStore,
+    NestedUndo,
+    ReplaceNotSupported,
+    RetryInsideStep,
+    RunStopped,
+    UndoNotFound,
+)
 from .install import Commander
 from .recovery import Detail, RecoveryBootstrapper, RecoveryResult
 from .settings import TaskSettings
@@ -17,12 +27,14 @@ __all__ = [
     "Commander",
     "TaskSettings",
     # In a task
+    "Answer",
     "DurableTask",
     "NotDone",
     "Step",
     "Undo",
     "Unknown",
     "current_run",
+    "register_type",
     "step",
     # Recovery
     "Detail",
@@ -32,6 +44,8 @@ __all__ = [
     "BodyExited",
     "ForeignStore",
     "NestedUndo",
+    "ReplaceNotSupported",
+    "RunAborted",
     "RetryInsideStep",
     "RunStopped",
     "UndoNotFound",

@@ -31,7 +31,14 @@ from celery_commander.engine import (
 
 from . import delivery, refusal
 from .claims import Claimed, Finished, Refused, claim
-from .errors import UNRECORDED, BodyExited, ForeignStore, is_termination
+from .errors import (
+    UNRECORDED,
+    BodyExited,
+    ForeignStore,
+    is_recordable_end,
+    is_termination,
+    shortened,
+)
 from .execution import Execution, StopRun, current_execution
 from .lost import running_threads
 from .message import of_context
@@ -104,29 +111,44 @@ def _execute(
     except (Retry, Ignore, Reject) as control:
         _end_controlled(execution, control)
         raise
-    except SystemExit as error:
+    except Exception as error:  # noqa: BLE001  # raised again there, unless the run has its end already
+        return _after_error(execution, error)
+    except BaseException as error:
         if is_termination(error):
             raise  # the process ends, the run does not: recovery decides
-        exited = BodyExited(execution.run_id, error.code)
+        code = error.code if isinstance(error, SystemExit) else repr(error)
+        exited = BodyExited(execution.run_id, code)
         _abort(execution, exited, "exception")
         raise exited from error
-    except Exception as error:
-        if execution.stopped is not None or execution.paused:
-            _end_stopped(execution, execution.stopped or error)
-        _abort(execution, error, "exception")
-        raise
     finally:
         running_threads.pop(threading.get_ident(), None)
         current_execution.reset(token)
+
+
+def _after_error(execution: Execution, error: Exception) -> Any:
+    """Follow an exception that left the body; a limit may have fallen just behind the body's recorded end."""
+    state = execution.state
+    if state is not None and state.state is State.COMMITTED:
+        execution.outcome = State.COMMITTED
+        return _recorded_outcome(execution.commander.history(execution.run_id))
+    if execution.stopped is not None or execution.paused:
+        _end_stopped(execution, execution.stopped or error)
+    if execution.has_more_recorded and is_recordable_end(error):
+        found = f"the body raised {type(error).__name__}: {error}"
+        recorded = "more steps or inputs"
+        _end_stopped(
+            execution, NonDeterministic(execution.run_id, execution.position, recorded, found)
+        )
+    _abort(execution, error, "exception")
+    raise error
 
 
 def _commit(task: Task, execution: Execution, result: Any) -> Any:
     """Write the result down and wait for it; what Celery then stores is what was recorded."""
     encoded = encode(result, path="result")
     recorded = decode(encoded)
-    task.backend.encode(
-        task.backend.prepare_value(recorded)
-    )  # what cannot be stored must fail before it is a fact
+    # What the backend cannot store must fail before it is a fact.
+    task.backend.encode(task.backend.prepare_value(recorded))
     try:
         execution.append("run.committed", {"result": encoded}, wait=True)
     except UNRECORDED as error:
@@ -137,25 +159,34 @@ def _commit(task: Task, execution: Execution, result: Any) -> Any:
 
 def _abort(execution: Execution, error: BaseException, reason: str) -> None:
     """Write down that the run failed, before Celery hears of it; what is owed is undone once Celery was told."""
-    in_doubt = [entry.step for entry in execution.commander.history(execution.run_id).in_doubt]
-    data = {
-        "exception": encode_exception(error),
-        "reason": reason,
-        "in_doubt": in_doubt,
-        "generation": 1,
-    }
+    in_doubt = list(execution.state.open_steps) if execution.state else []
+    data = {"reason": reason, "in_doubt": in_doubt, "generation": 1}
+    try:
+        _append_abort(execution, data | {"exception": encode_exception(error)})
+    except InvalidEvent:
+        _append_abort(execution, data | {"exception": encode_exception(shortened(error))})
+    execution.outcome = State.ABORTED
+
+
+def _append_abort(execution: Execution, data: dict[str, Any]) -> None:
     try:
         execution.append("run.aborted", data, wait=True)
     except UNRECORDED as unrecorded:
         _end_stopped(execution, unrecorded)
-    execution.outcome = State.ABORTED
+    except InvalidEvent:
+        raise
+    except Exception:  # noqa: BLE001  # a limit, in the middle of it; what stands decides
+        if execution.state is None or execution.state.state is not State.ABORTED:
+            execution.append("run.aborted", data, wait=True)  # a limit struck before it was written
+            return
+        logger.warning("Run %s: a limit struck while its abort was written.", execution.run_id)
 
 
 def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
     """End an attempt that may not go on; the run waits for its new owner, for recovery, or for a person."""
     match error:
         case StepInDoubt():
-            if execution.open_steps[error.step][1] != "park":
+            if not execution.parks(error.step):
                 _abort(execution, error, "in doubt")
                 raise error
             _park(execution, "doubt", str(error))
@@ -183,17 +214,15 @@ def _end_controlled(execution: Execution, control: Exception) -> None:
     """Follow a body that told Celery to retry, ignore or reject its message."""
     if execution.paused:
         _let_go(execution)  # the pause was written when the body called retry()
-        if not isinstance(
-            control, Retry
-        ):  # its message did not leave; recovery sends it when it is due
+        if not isinstance(control, Retry):
+            # Its message did not leave; recovery sends it when it is due.
             raise Ignore("the retry goes on from the log") from control
     elif isinstance(control, Reject) and control.requeue:
-        execution.append(
-            "run.requeued", {"reason": "rejected", "death": False, "due": None}, wait=True
-        )
+        data = {"reason": "rejected", "death": False, "due": None}
+        _append_or_stop(execution, "run.requeued", data)
         _let_go(execution)
     elif isinstance(control, Ignore):
-        execution.append("run.committed", {"result": encode(None)}, wait=True)
+        _append_or_stop(execution, "run.committed", {"result": encode(None)})
         execution.outcome = State.COMMITTED
         delivery.told(execution.commander, execution.run_id)
     else:
@@ -201,6 +230,15 @@ def _end_controlled(execution: Execution, control: Exception) -> None:
         delivery.told(
             execution.commander, execution.run_id, failure=control
         )  # Celery's main process tells it
+
+
+def _append_or_stop(execution: Execution, event_type: str, data: dict[str, Any]) -> None:
+    if execution.stopped is not None:
+        _end_stopped(execution, execution.stopped)
+    try:
+        execution.append(event_type, data, wait=True)
+    except UNRECORDED as unrecorded:
+        _end_stopped(execution, unrecorded)
 
 
 def _let_go(execution: Execution) -> None:

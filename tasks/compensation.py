@@ -13,9 +13,17 @@ from typing import TYPE_CHECKING, Any
 from celery import Celery, Task, chain
 from celery.exceptions import Ignore
 
-from celery_commander.engine import Entry, RunHistory, State, decode, encode_exception
+from celery_commander.engine import (
+    Entry,
+    InvalidEvent,
+    RunAborted,
+    RunHistory,
+    State,
+    decode,
+    encode_exception,
+)
 
-from .errors import UndoNotFound
+from .errors import UndoNotFound, is_termination, shortened
 from .message import of_created
 from .ownership import Ownership, owned
 from .publishing import publish_again
@@ -36,6 +44,9 @@ BUSY_SECONDS = 1.0
 """How long a link waits when somebody else holds its run."""
 
 LONGEST_BACKOFF_SECONDS = 60.0
+
+ALLOWED_DEATHS = 3
+"""How many tries of an undo may end with its process, beside those that fail, before its run is stuck."""
 
 
 def start(commander: Commander, run_id: str) -> None:
@@ -63,7 +74,9 @@ def undo_chain(app: Celery, history: RunHistory) -> Any:
         app.tasks[COMPENSATE_STEP].si(run_id, entry.step, generation).set(**_routed_as(app, entry))
         for entry in history.owed[:LINKS_AT_ONCE]
     ]
-    return chain(*links, app.tasks[FINISH_COMPENSATION].si(run_id, generation))
+    finish = app.tasks[FINISH_COMPENSATION].si(run_id, generation)
+    queue = app.commander.settings.queue
+    return chain(*links, finish.set(queue=queue) if queue else finish)
 
 
 def _routed_as(app: Celery, entry: Entry) -> dict[str, Any]:
@@ -113,15 +126,21 @@ def _undo_one(link: Task, ownership: Ownership, step: int, generation: int) -> f
     entry = next((entry for entry in history.owed if entry.step == step), None)
     if entry is None:
         return None
-    tries = link.request.retries + 1
-    place = {"step": step, "generation": generation}
-    ownership.take_and_append(
-        ("compensation.started", {**place, "attempt": tries})
-    )  # before the undo
+    tries = history.undo_attempts.get(step, 0) + 1
+    place = {"step": step, "generation": generation, "attempt": tries}
+    if tries > ownership.commander.settings.undo_retries + ALLOWED_DEATHS:
+        died = RunAborted(ownership.run_id, f"the undo of step {step} died {tries - 1} times")
+        ownership.take_and_append(("run.stuck", {**place, "exception": encode_exception(died)}))
+        raise Ignore(str(died))
+    ownership.take_and_append(("compensation.started", place))  # before the undo
     try:
         _call_undo(link.app, ownership.run_id, entry)
     except Exception as error:  # noqa: BLE001  # recorded: an undo may raise anything
-        return _undo_failed(link, ownership, place, error)
+        return _undo_failed(ownership, entry, place, error)
+    except SystemExit as error:
+        if is_termination(error):
+            raise
+        return _undo_failed(ownership, entry, place, error)
     ownership.append("compensation.completed", place, wait=True)
     return None
 
@@ -148,32 +167,27 @@ def undo_of(run_id: str, entry: Entry) -> Undo:
 
 
 def _undo_failed(
-    link: Task, ownership: Ownership, place: dict[str, Any], error: Exception
+    ownership: Ownership, entry: Entry, place: dict[str, Any], error: BaseException
 ) -> float | None:
     """Write down a failed try; after the last one the run is stuck, and nothing behind it is skipped silently."""
     settings = ownership.commander.settings
-    tries = link.request.retries + 1
-    final = tries > settings.undo_retries
+    tries: int = place["attempt"]
+    failed = {**place, "final": tries > settings.undo_retries}
     exception = encode_exception(error)
-    ownership.append(
-        "compensation.failed", {**place, "exception": exception, "final": final}, wait=True
+    try:
+        ownership.append("compensation.failed", {**failed, "exception": exception}, wait=True)
+    except InvalidEvent:
+        exception = encode_exception(shortened(error))
+        ownership.append("compensation.failed", {**failed, "exception": exception}, wait=True)
+    logger.warning(
+        "Undo %s of step %s (%s) of run %s failed, try %s.",
+        *(entry.undo, entry.step, entry.name, ownership.run_id, tries),
+        exc_info=error,
     )
-    if not final:
-        logger.warning(
-            "Undo of step %s of run %s failed, try %s: %s",
-            place["step"],
-            ownership.run_id,
-            tries,
-            error,
-        )
+    if not failed["final"]:
         return _backoff_seconds(settings.undo_backoff_seconds, tries)
     ownership.append("run.stuck", {**place, "exception": exception}, wait=True)
-    logger.error(
-        "Run %s is stuck, its undo of step %s failed for good: %s",
-        ownership.run_id,
-        place["step"],
-        error,
-    )
+    logger.error("Run %s is stuck: its undo %s failed for good.", ownership.run_id, entry.undo)
     raise Ignore("the undo failed for good; the run needs a person")
 
 

@@ -7,6 +7,7 @@ dies in between leaves a finished run that nobody was told of; recovery publishe
 from __future__ import annotations
 
 import logging
+import threading
 from typing import TYPE_CHECKING
 
 from celery_commander.engine import LogError, State, StoreUnavailable
@@ -60,9 +61,13 @@ def note_told(commander: Commander, run_id: str) -> None:
 
 
 def forget(commander: Commander, run_id: str) -> None:
-    """Let go of a run whose hooks Celery never called, because its result backend failed; recovery tells later."""
-    ownership = commander.live.pop(run_id, None)
-    if ownership is not None:
+    """Let go of a run whose hooks Celery never called, because its result backend failed; recovery tells later.
+
+    Another thread of this pool may be executing the run, while this one only refused a duplicate of its message.
+    """
+    ownership = commander.live.get(run_id)
+    if ownership is not None and ownership.thread_id == threading.get_ident():
+        del commander.live[run_id]
         logger.warning(
             "Celery could not tell the outcome of run %s; it will be told again.", run_id
         )

@@ -27,7 +27,7 @@ class CommanderTask(Task):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if cls.durable and not any("_commander_body" in vars(base) for base in cls.__mro__):
+        if cls.durable and not hasattr(cls, "_commander_body"):
             _make_durable(cls)
 
 
@@ -93,7 +93,33 @@ def install_task_class(app: Celery) -> None:
     """Put CommanderTask over the app's own task class; `app.Task` made before is made anew."""
     below = symbol_by_name(app.task_cls)
     if not issubclass(below, CommanderTask):
-        app.task_cls = type(
-            "Task", (CommanderTask, below), {"abstract": True, "__module__": __name__}
-        )
+        bases = {"abstract": True, "__module__": __name__}
+        app.task_cls = type("Task", (CommanderTask, below), bases)
     app.__dict__.pop("Task", None)
+    _follow_registrations(app)
+
+
+def _follow_registrations(app: Celery) -> None:
+    """Make a task that says `durable` durable whatever its base class is: a promise must not depend on that."""
+    from_function, register = app._task_from_fun, app.register_task
+
+    def task_from_function(fun: Any, *args: Any, **options: Any) -> Task:
+        return made_durable(from_function(fun, *args, **options))
+
+    def register_task(task: Any, **options: Any) -> Task:
+        return made_durable(register(task, **options))
+
+    def finalized(sender: Any = None, **_: Any) -> None:
+        for task in list(app._tasks.values()):
+            made_durable(task)
+
+    app._task_from_fun, app.register_task = task_from_function, register_task
+    app.on_after_finalize.connect(finalized, weak=False)
+
+
+def made_durable(task: Task) -> Task:
+    """Return a task, made durable first if it asks for it."""
+    cls = type(task)
+    if getattr(task, "durable", False) and not hasattr(cls, "_commander_body"):
+        _make_durable(cls)
+    return task

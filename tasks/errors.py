@@ -6,7 +6,9 @@
     ├── NestedUndo          a step with an undo was called inside another step
     ├── RunStopped          something of a run was asked for where no run goes on
     ├── RetryInsideStep     a step asked Celery for a retry of the whole task
+    ├── ReplaceNotSupported a body replaced itself by another durable task
     ├── BodyExited          a body called sys.exit()
+    ├── VoidEvent           an event that would count for nothing was about to be written
     ├── UndoNotFound        a step's undo is not a task of this worker
     └── ForeignStore        a message names another store than this worker's
 """
@@ -23,10 +25,10 @@ from celery_commander.engine import (
     LeaseLost,
     LogCorrupt,
     LogUnavailable,
+    RecordedException,
 )
 
-UNRECORDED = (Fenced, LeaseLost, LogUnavailable, LogCorrupt, ForeignLog)
-"""What an append raises when nothing can be written in a run's name any more; the attempt ends, the run does not."""
+LONGEST_MESSAGE = 2_000
 
 
 class NestedUndo(CommanderError):
@@ -53,6 +55,15 @@ class RetryInsideStep(CommanderError):
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)
         self.run_id = run_id
+
+
+class ReplaceNotSupported(CommanderError):
+    """Run {run_id} replaced itself by the durable task {name}, which is not supported yet. Send {name} from a step."""
+
+    def __init__(self, run_id: str, name: str) -> None:
+        super().__init__(run_id, name)
+        self.run_id = run_id
+        self.name = name
 
 
 class BodyExited(CommanderError):
@@ -84,11 +95,30 @@ class UndoNotFound(CommanderError):
         self.name = name
 
 
+class VoidEvent(CommanderError):
+    """{event_type} of run {run_id} would count for nothing: {reason}. This attempt ends, the log decides."""
+
+    def __init__(self, run_id: str, event_type: str, reason: str) -> None:
+        super().__init__(run_id, event_type, reason)
+        self.run_id = run_id
+        self.event_type = event_type
+        self.reason = reason
+
+
+UNRECORDED = (Fenced, LeaseLost, LogUnavailable, LogCorrupt, ForeignLog, VoidEvent)
+"""What an append raises when nothing can be written in a run's name any more; the attempt ends, the run does not."""
+
+
 def is_termination(error: BaseException) -> bool:
     """Return whether the process is being ended from outside, rather than the body ending itself."""
     return isinstance(error, KeyboardInterrupt) or (
         isinstance(error, SystemExit) and terminate_handler_fired()
     )
+
+
+def shortened(error: BaseException) -> RecordedException:
+    """Return a stand-in for an exception that is too large for the log."""
+    return RecordedException(type(error).__qualname__, str(error)[:LONGEST_MESSAGE])
 
 
 def is_recordable_end(error: BaseException) -> bool:

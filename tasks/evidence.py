@@ -24,6 +24,8 @@ from celery_commander.engine import (
     probe,
 )
 
+from .gate import fork_gate
+
 if TYPE_CHECKING:
     from .install import Commander
 
@@ -78,7 +80,7 @@ def queue_is_empty(app: Celery, queue: str) -> bool:
 
     A queue that does not exist holds nothing: Redis forgets an empty one.
     """
-    with app.connection_for_read() as connection:
+    with fork_gate.passed(), app.connection_for_read() as connection:
         try:
             declared = connection.default_channel.queue_declare(queue, passive=True)
         except (*connection.channel_errors, ChannelError):
@@ -145,7 +147,7 @@ class Evidence:
         if state.state is not State.PENDING:
             return True
         newest = self.commander.ledger.newest_started(state.namespace).get(state.queue)
-        if newest is not None and newest > state.created_at:
+        if newest is not None and newest > state.changed_at:  # since it was last sent
             return True
         return state.queue is None or queue_is_empty(self.commander.app, state.queue)
 

@@ -28,7 +28,14 @@ from celery_commander.engine import (
 )
 
 from .answers import NotDone, Unknown
-from .errors import UNRECORDED, NestedUndo, RunStopped, is_recordable_end
+from .errors import (
+    UNRECORDED,
+    NestedUndo,
+    RunStopped,
+    is_recordable_end,
+    is_termination,
+    shortened,
+)
 from .ownership import Ownership
 from .usage import usage_of
 
@@ -69,11 +76,11 @@ class Execution(Ownership):
 
     def __init__(self, commander: Commander, lease: Lease, history: RunHistory) -> None:
         super().__init__(commander, lease, history)
+        self.task_name = history.state.task if history.state else ""
         self.attempt = history.state.attempt if history.state else 1
-        self.thread_id = threading.get_ident()
         self.paused = False
         self.step_key: str | None = None
-        self.open_steps = {entry.step: (entry.name, entry.on_doubt) for entry in history.in_doubt}
+        self._on_doubt = {entry.step: (entry.name, entry.on_doubt) for entry in history.in_doubt}
         self._position = 0
         self._stopped: Exception | None = None
 
@@ -123,21 +130,22 @@ class Execution(Ownership):
         index = self._next()
         digest = None if told is None else self._digest(name, told)
         entry = self._recorded(index, kind, name, digest)
+        if entry is not None and entry.status == "failed":
+            raise decode_exception(entry.value)
         if entry is not None:
             return decode(entry.value)
-        made = produce()
+        place = {"step": index, "kind": kind, "name": name, "digest": digest, "meta": {}}
+        try:
+            made = produce()
+        except Exception as error:
+            if is_recordable_end(error):  # so that a replay sees the same
+                raised = {**place, "raised": True, "value": encode_exception(error)}
+                self._append_or_stop("input.recorded", raised, wait=False)
+            raise
         value = self._encoded_or_stop(made, name)
-        data = {
-            "step": index,
-            "kind": kind,
-            "name": name,
-            "digest": digest,
-            "value": value,
-            "meta": {},
-        }
         if kind == "llm":
-            data["meta"] = usage_of(made)
-        self._append_or_stop("input.recorded", data, wait=False)
+            place["meta"] = usage_of(made)
+        self._append_or_stop("input.recorded", {**place, "value": value}, wait=False)
         return decode(value)
 
     def settle_end(self) -> None:
@@ -148,8 +156,8 @@ class Execution(Ownership):
 
         """
         self._refuse_if_over()
-        for step, (name, _) in self.open_steps.items():
-            raise self.stop(StepInDoubt(self.run_id, step, name))
+        for step in self.state.open_steps if self.state else ():
+            raise self.stop(StepInDoubt(self.run_id, step, self._on_doubt[step][0]))
         left = [entry for index, entry in self.history.entries.items() if index >= self._position]
         if left:
             found = "the body returned"
@@ -168,8 +176,24 @@ class Execution(Ownership):
             raise RunStopped(
                 self.run_id, "a step or input was called outside the thread that runs the body"
             )
-        self._position += 1
-        return self._position - 1
+        # What could not be recorded takes no place; so no index is ever left out.
+        index = min(self._position, self.state.steps if self.state else 0)
+        self._position = index + 1
+        return index
+
+    def parks(self, step: int) -> bool:
+        """Return whether a person is to be asked when this step is in doubt."""
+        return self._on_doubt[step][1] == "park"
+
+    @property
+    def position(self) -> int:
+        """Return the index of the next step or input."""
+        return self._position
+
+    @property
+    def has_more_recorded(self) -> bool:
+        """Return whether the body has not come to everything yet that earlier attempts recorded."""
+        return any(index >= self._position for index in self.history.entries)
 
     def _recorded(self, index: int, kind: str, name: str, digest: str | None) -> Entry | None:
         """Return what is recorded at this place, if anything, after comparing that it is the same thing."""
@@ -198,8 +222,8 @@ class Execution(Ownership):
         }
         if spec.undo is not None:
             intent |= {"args": encode(list(call.args)), "kwargs": encode(call.kwargs)}
+        self._on_doubt[call.index] = (spec.name, on_doubt)
         self._append_or_stop("step.started", intent, wait=True)  # before the effect
-        self.open_steps[call.index] = (spec.name, on_doubt)
         self._last_look_or_stop()
         return self._act(call)
 
@@ -208,10 +232,11 @@ class Execution(Ownership):
         try:
             result = encode(call.spec.function(*call.args, **call.kwargs), path="result")
         except BaseException as error:
+            if is_termination(error):
+                self.stop(RunStopped(self.run_id, "its process is being ended"))
             if not is_recordable_end(error):
                 raise  # it fell between the effect and its record: the step stays in doubt
-            self._record_failure(call, error)
-            raise
+            raise self._recorded_failure(call, error) from error
         finally:
             self.step_key = None
         self._record_result(call, result, wait=False)
@@ -222,15 +247,20 @@ class Execution(Ownership):
         try:
             self._append_or_stop("step.completed", data, wait=wait)
         except InvalidEvent as error:
-            self._record_failure(call, error)  # too large: it was done, and its result is lost
-            raise
-        self.open_steps.pop(call.index, None)
+            # Too large: it was done, and its result is lost.
+            raise self._recorded_failure(call, error) from error
 
-    def _record_failure(self, call: _Call, error: BaseException) -> None:
+    def _recorded_failure(self, call: _Call, error: BaseException) -> BaseException:
+        """Record how a step failed and return what its caller sees: the same at a replay as now."""
+        recorded = encode_exception(error)
         owed = call.spec.undo is not None and not isinstance(error, call.spec.not_done)
-        data = {"step": call.index, "exception": encode_exception(error), "owed": owed}
-        self._append_or_stop("step.failed", data, wait=False)
-        self.open_steps.pop(call.index, None)
+        data = {"step": call.index, "exception": recorded, "owed": owed}
+        try:
+            self._append_or_stop("step.failed", data, wait=False)
+        except InvalidEvent:
+            recorded = encode_exception(shortened(error))
+            self._append_or_stop("step.failed", data | {"exception": recorded}, wait=False)
+        return decode_exception(recorded)
 
     def _settle_doubt(self, call: _Call, entry: Entry) -> Any:
         """Decide about a step whose end nobody recorded, in the order that is promised."""

@@ -18,6 +18,7 @@ from celery_commander.engine import (
     CommanderError,
     Lease,
     LivenessLock,
+    LivenessRef,
     StoreUnavailable,
     holder_name,
 )
@@ -114,12 +115,21 @@ class Holder:
             self._wake.wait(pause_seconds)
             self._renew_once()
 
+    def _moved_lock(self) -> LivenessRef | None:
+        """Return where the liveness lock lies if it had to be taken anew; renewing goes on without one."""
+        before = self._liveness.ref
+        try:
+            now = self._liveness.check()
+        except StoreUnavailable as error:
+            logger.error("The liveness lock is gone, only the lease tells that we live: %s", error)
+            return None
+        return now if now != before else None
+
     def _renew_once(self) -> None:
         with self._lock:
             held = list(self._leases.values())
         try:
-            before, now = self._liveness.ref, self._liveness.check()
-            lost = self._store.leases.renew(held, liveness=now if now != before else None)
+            lost = self._store.leases.renew(held, liveness=self._moved_lock())
         except (CommanderError, OSError) as error:
             logger.error("Leases could not be renewed, trying again: %s", error)
             return

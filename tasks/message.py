@@ -9,8 +9,10 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from celery.utils.time import maybe_make_aware
 from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
@@ -90,6 +92,8 @@ def of_context(task: str, context: Any) -> Message:
         body=(list(known.get("args") or ()), dict(known.get("kwargs") or {}), embed),
         exchange=delivery.get("exchange") or None,
         routing_key=delivery.get("routing_key"),
+        # Without an exchange a routing key is the name of the queue.
+        queue=None if delivery.get("exchange") else delivery.get("routing_key"),
         options={} if priority is None else {"priority": priority},
     )
 
@@ -114,9 +118,17 @@ def created_data(commander: Commander, message: Message) -> dict[str, Any]:
         "task": message.task,
         "message": kept,
         "namespace": commander.namespace,
-        "due": message.headers.get("eta"),
+        "due": _due(commander, message.headers.get("eta")),
         "key": None,
     }
+
+
+def _due(commander: Commander, eta: str | None) -> str | None:
+    """Return an ETA as a moment in UTC; one without a zone is UTC, as Celery's workers read it."""
+    if eta is None:
+        return None
+    moment = maybe_make_aware(datetime.fromisoformat(eta), commander.app.timezone)
+    return str(moment.astimezone(UTC).isoformat())
 
 
 def of_created(created: Mapping[str, Any]) -> Message:

@@ -13,10 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from celery import Celery
 from celery.app.amqp import AMQP, task_message
+from kombu import Exchange, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_commander.engine import CommanderError
+from celery_commander.engine import CommanderError, Event
 
+from .errors import ReplaceNotSupported
 from .execution import Execution, current_execution
 from .message import HEADER, Message, created_data, of_publish
 
@@ -62,7 +64,7 @@ def install_sender(app: Celery) -> None:
 def is_durable(app: Celery, name: str) -> bool:
     """Return whether this process knows a durable task of that name."""
     known = app.tasks if app.finalized or app.autofinalize else app._tasks
-    return bool(getattr(known.get(name), "durable", False))
+    return hasattr(known.get(name), "_commander_body")
 
 
 def publish_again(commander: Commander, message: Message) -> None:
@@ -84,8 +86,8 @@ def publish_as_it_was(app: Celery, message: Message) -> None:
 def _publish(app: Celery, message: Message, headers: Mapping[str, Any]) -> None:
     body = (list(message.body[0]), dict(message.body[1]), message.body[2])
     options: dict[str, Any] = dict(message.options)
-    if message.queue and message.queue in app.amqp.queues:
-        options["queue"] = app.amqp.queues[message.queue]
+    if message.queue:
+        options["queue"] = _queue(app, message.queue)
     else:
         options |= {
             "exchange": message.exchange or "",
@@ -98,6 +100,14 @@ def _publish(app: Celery, message: Message, headers: Mapping[str, Any]) -> None:
             app.amqp.send_task_message(producer, message.task, sent, **options)
     finally:
         _again.reset(token)
+
+
+def _queue(app: Celery, name: str) -> Queue:
+    try:
+        known: Queue = app.amqp.queues[name]
+        return known
+    except KeyError:  # the app makes no queue that it does not name itself
+        return Queue(name, Exchange(""), routing_key=name)
 
 
 def _send_durable(
@@ -115,13 +125,12 @@ def _send_durable(
     if not _registers(commander):
         return send(stamped)
     created = created_data(commander, of_publish(headers, properties, body, options))
-    commander.engine.append(
-        "run.created", created, run_id=run_id, wait=True
-    )  # before the broker has it
+    # Before the broker has it:
+    event = commander.engine.append("run.created", created, run_id=run_id, wait=True)
     try:
         result = send(stamped)
     except BaseException as error:
-        _note_not_sent(commander, run_id, error)
+        _note_not_sent(commander, event, error)
         raise
     commander.engine.append("task.sent", {"task": headers["task"]}, run_id=run_id, wait=False)
     return result
@@ -149,21 +158,25 @@ def _stamp(commander: Commander) -> dict[str, Any]:
     return {"log_id": commander.engine.log_id}
 
 
-def _note_not_sent(commander: Commander, run_id: str, error: BaseException) -> None:
-    """Cancel a run whose message did not leave, so that a caller who tries again does not get two."""
-    reason = f"not sent: {type(error).__name__}"
+def _note_not_sent(commander: Commander, created: Event, error: BaseException) -> None:
+    """Cancel a run whose message did not leave, so that a caller who tries again does not get two.
+
+    A second publication under an id that is taken made no run, and so cancels none.
+    """
+    run_id = str(created.run_id)
+    data = {"reason": f"not sent: {type(error).__name__}", "sent": False}
     try:
-        commander.engine.append(
-            "run.cancelled", {"reason": reason, "sent": False}, run_id=run_id, wait=True
-        )
+        history = commander.engine.history(run_id)
+        if next(event.seq for event in history if event.type == "run.created") == created.seq:
+            commander.engine.append("run.cancelled", data, run_id=run_id, wait=True)
     except CommanderError as unrecorded:
-        logger.error(
-            "Run %s was not sent, and that could not be written down: %s", run_id, unrecorded
-        )
+        logger.error("Run %s was not sent, and that was not written down: %s", run_id, unrecorded)
 
 
 def _pause_for_retry(execution: Execution, headers: Mapping[str, Any]) -> None:
     """Write the pause and give the lease back before the message can reach another worker."""
+    if headers["task"] != execution.task_name:
+        raise ReplaceNotSupported(execution.run_id, headers["task"])
     due = headers.get("eta") or execution.commander.app.now().isoformat()
     execution.append("run.paused", {"kind": "retry", "due": due, "reason": None}, wait=True)
     execution.paused = True

@@ -33,7 +33,7 @@ from celery_commander.engine import (
     plan,
 )
 
-from .evidence import Evidence, Patience, bury, evidently_waiting, queue_is_empty
+from .evidence import RUNNING, Evidence, Patience, bury, evidently_waiting, queue_is_empty
 from .takeover import Found, take_over
 
 if TYPE_CHECKING:
@@ -80,6 +80,7 @@ class RecoveryBootstrapper:
     def __init__(self, commander: Commander) -> None:
         self._commander = commander
         self._patience = Patience()
+        self._proof_needed = False
 
     def bootstrap(self, force_abort: bool = False, *, dry_run: bool = False) -> RecoveryResult:
         """Look at every run of this namespace once; return what was done, or with `dry_run` what would be.
@@ -89,6 +90,7 @@ class RecoveryBootstrapper:
         """
         commander, policy = self._commander, self._policy(force_abort)
         details: list[Detail] = []
+        self._proof_needed = False
         try:
             dead_holders = commander.leases.dead_holders()
             commander.ledger.catch_up()
@@ -96,11 +98,17 @@ class RecoveryBootstrapper:
                 details += self._handle(batch, policy, dry_run=dry_run)
             if not dry_run:
                 bury(commander, dead_holders)
+                self._sweep_liveness()
                 self._note_swept(_summed(details))
         except (LogError, StoreUnavailable) as error:
             logger.error("Recovery stops here, the next pass goes on: %s", error)
             return dataclasses.replace(_summed(details), refused=str(error))
         return _summed(details)
+
+    def _sweep_liveness(self) -> None:
+        """Remove what dead processes left, unless some run still waits for the proof that its owner is gone."""
+        if not self._proof_needed:
+            self._commander.leases.sweep_liveness()
 
     def _note_swept(self, result: RecoveryResult) -> None:
         if result.recovered or result.aborted:
@@ -146,6 +154,10 @@ class RecoveryBootstrapper:
         decided = take_over(self._commander, to_take, policy) if to_take else {}
         for run_id in decided:
             self._patience.note(run_id)
+        self._proof_needed |= any(
+            state.state in RUNNING and not status.alive and state.run_id not in decided
+            for state, status in batch
+        )
         return details + [_decided(run_id, decided.get(run_id)) for run_id in to_take]
 
     def _look(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | Found:

@@ -51,7 +51,7 @@ class TaskSettings:
     undo_backoff_seconds: float = 1.0
     """The first pause between two tries of an undo; it doubles each time, up to a minute."""
     queue: str | None = None
-    """The queue of the commander's own tasks. Default: the app's default queue."""
+    """The queue in which rollbacks are settled; undos go to their own tasks' queues. Default: the app's own."""
 
     def __post_init__(self) -> None:
         _one_of("on_log_unavailable", self.on_log_unavailable, ON_LOG_UNAVAILABLE)

@@ -8,11 +8,15 @@ know is whether a step that was cut short had its effect; the options say what t
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, overload
 from uuid import uuid4
+
+from celery import Task
+from celery.local import Proxy
 
 from .execution import current_execution
 from .lost import refuse_lost_thread
@@ -124,6 +128,20 @@ def call(spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         plain_key.reset(token)
 
 
+def _refuse_wrong_answers(name: str, compensate: Any = None, resolve: Any = None, **_: Any) -> None:
+    """Refuse, where the step is declared, what would fail only after a crash."""
+    is_task = compensate is None or isinstance(compensate, str | Proxy | Task)
+    if not is_task:
+        raise TypeError(
+            f"compensate of step {name} takes a task or a task's name, not {compensate!r}; "
+            "make the undo a task with @app.task"
+        )
+    if resolve is not None and not callable(resolve):
+        raise TypeError(
+            f"resolve of step {name} takes a function of the step's key, not {resolve!r}"
+        )
+
+
 def _made(
     function: Any,
     *,
@@ -134,6 +152,11 @@ def _made(
 ) -> Step[..., Any]:
     if not callable(function):
         raise TypeError(f"step() takes a function, not {function!r}; options are given by name")
+    if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
+        raise TypeError(
+            f"step {function.__name__} is a coroutine or generator; a step is a plain function"
+        )
+    _refuse_wrong_answers(function.__name__, **options)
     listed = not_done if isinstance(not_done, tuple) else (not_done,)
     if not all(isinstance(item, type) and issubclass(item, BaseException) for item in listed):
         raise TypeError(

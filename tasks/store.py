@@ -52,9 +52,11 @@ def open_store(settings: Settings) -> Store:
         settings=settings,
         clock=clock,
         engine=engine,
-        ledger=RunLedger(Database(settings.ledger_path), engine),
+        ledger=RunLedger(
+            Database(settings.ledger_path, busy_seconds=settings.lock_seconds), engine
+        ),
         leases=LeaseManager(
-            Database(settings.leases_path),
+            Database(settings.leases_path, busy_seconds=settings.lock_seconds),
             clock,
             ttl_seconds=settings.lease_seconds,
             liveness_directory=settings.liveness_directory,

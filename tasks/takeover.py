@@ -32,6 +32,7 @@ from celery_commander.engine import (
 )
 
 from . import compensation
+from .gate import fork_gate
 from .message import of_created
 from .ownership import Ownership
 from .publishing import publish_again
@@ -133,8 +134,10 @@ def _events_of(taken: Taken) -> list[tuple[str, dict[str, Any]]]:
 
 def _abort_data(ownership: Ownership, reason: str, in_doubt: tuple[int, ...]) -> dict[str, Any]:
     state = ownership.history.state
+    asked = state.cancel_requested if state else None
+    why = asked if reason == "cancelled" and asked else reason
     return {
-        "exception": encode_exception(RunAborted(ownership.run_id, reason)),
+        "exception": encode_exception(RunAborted(ownership.run_id, why)),
         "reason": reason,
         "in_doubt": list(in_doubt),
         "generation": state.generation + 1 if state else 1,
@@ -145,14 +148,17 @@ def _publish(commander: Commander, taken: Taken) -> None:
     """Publish what a written decision asks for; when the broker is away, a later pass finds the run again."""
     run_id = taken.ownership.run_id
     try:
-        match taken.decision:
-            case Requeue() | Republish() | Deliver():
-                publish_again(commander, of_created(taken.ownership.history.created))
-            case Abort() | Compensate():
-                compensation.start(commander, run_id)
-            case Skip() | Wait() | Park():
-                pass
+        with fork_gate.passed():
+            _send(commander, taken)
     except Exception as error:  # noqa: BLE001  # whatever the broker raises, the decision stands in the log
-        logger.error(
-            "The message of run %s could not be published, a later pass will: %s", run_id, error
-        )
+        logger.error("The message of run %s was not sent, a later pass will: %s", run_id, error)
+
+
+def _send(commander: Commander, taken: Taken) -> None:
+    match taken.decision:
+        case Requeue() | Republish() | Deliver():
+            publish_again(commander, of_created(taken.ownership.history.created))
+        case Abort() | Compensate():
+            compensation.start(commander, taken.ownership.run_id)
+        case Skip() | Wait() | Park():
+            pass

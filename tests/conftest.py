@@ -7,9 +7,14 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.kit import SERVICES, ManualClock, ServiceMissing, running_service
 from tests.kit.provision import in_ci
+
+# How fast examples are drawn, and how long one takes, says something of the machine and its load only.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 _MISSED = pytest.StashKey[Counter[str]]()
 

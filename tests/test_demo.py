@@ -249,6 +249,9 @@ def test_the_demo_holds_and_leaves_nothing_behind(tmp_path: Path) -> None:
 
     assert played.returncode == 0, played.stdout + played.stderr
     assert "effects done twice: 0" in played.stdout
+    assert (
+        ": nothing\n" not in played.stdout
+    )  # a kill that met no run leaves "nothing to take over"
     assert "verify names a changed byte" in played.stdout
     assert "CORRUPT" in played.stdout
     assert list(tmp_path.iterdir()) == []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib
 import os
 import re
@@ -12,11 +13,14 @@ import sys
 import tomllib
 import zipfile
 from pathlib import Path
-from typing import Any
+from types import ModuleType
+from typing import Any, get_type_hints
 
 import pytest
 import yaml
 
+from celery_commander.tasks import Undo
+from celery_commander.tasks.settings import TaskSettings
 from tests.source_tree import ROOMS, ROOT, sources
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -94,6 +98,11 @@ def test_the_floors_are_those_of_the_dependencies() -> None:
     assert {re.sub(r"\[.*?\]", "", each) for each in declared} == floors
 
 
+def test_the_redis_extra_is_celerys_own_which_brings_what_the_transport_imports() -> None:
+    asked = PROJECT["project"]["optional-dependencies"]["redis"]
+    assert any(each.startswith("celery[redis]") for each in asked)
+
+
 @pytest.mark.parametrize("target", ENTRY_POINTS)
 def test_an_entry_point_leads_to_something_callable(target: str) -> None:
     module, _, name = target.partition(":")
@@ -141,6 +150,28 @@ def test_the_readme_is_short_and_names_the_two_commands() -> None:
     assert len(lines) < 200
     assert any("make demo" in line for line in lines)
     assert any("make test" in line for line in lines)
+
+
+def test_the_readmes_example_can_be_pasted_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    example = re.findall(r"^```python\n(.*?)^```", text, re.MULTILINE | re.DOTALL)[0]
+    services = ModuleType("my_shop")
+    vars(services).update(CardDeclined=ValueError, bank=object(), carrier=object())
+    monkeypatch.setitem(sys.modules, "my_shop", services)
+    pasted: dict[str, Any] = {"__name__": "pasted"}
+
+    exec(example, pasted)
+
+    assert pasted["fulfil"].durable
+    assert pasted["app"].tasks["pasted.refund"] is not None
+    assert ".delay(" not in example  # an import would publish it
+
+
+def test_the_readme_names_every_key_of_an_undo_and_every_setting_of_a_task() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    assert ", ".join(get_type_hints(Undo)) in text
+    settings = [field.name for field in dataclasses.fields(TaskSettings)]
+    assert [name for name in settings if f"| `{name}` |" not in text] == []
 
 
 @pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in PAGES))

@@ -8,9 +8,9 @@ not the head's, and the next writer of any process settles it first: see settle.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from hashlib import sha256
 from typing import TypeVar
 
 from ..control import Head, Promise
@@ -18,7 +18,7 @@ from ..errors import Fenced, LogUnavailable
 from ..events import format_timestamp
 from ..files import Opened
 from .claim import Claim, outlast
-from .drafts import Draft, Written
+from .drafts import FENCED, Draft, Written
 from .index import Index
 from .locks import Patience
 from .session import Handles, Session
@@ -60,7 +60,7 @@ class Appender:
             LockTimeout: another process held the lock too long.
             LogCorrupt, LogMoved, LogPoisoned, LogUnavailable: the log cannot take events now.
         """
-        is_owners = any(each.token is not None for each in drafts)
+        is_owners = any(each.new.token is not None for each in drafts)
         for _ in range(_LOOKS_OUTSIDE_THE_LOCK):
             written = self.under_lock(partial(self._append, drafts, is_owners))
             if written is not None:
@@ -135,26 +135,27 @@ class Appender:
 
     def _refuse_fenced(self, drafts: Sequence[Draft]) -> None:
         for each in drafts:
-            if each.token is not None and each.run_id is not None:
-                fence = self._index.fence(each.run_id)
-                if fence > each.token:
-                    raise Fenced(each.run_id, each.token, fence)
+            run_id, token = each.new.run_id, each.new.token
+            if token is not None and run_id is not None:
+                fence = self._index.fence(run_id)
+                if fence > token:
+                    raise Fenced(run_id, token, fence)
 
     def _write(self, handles: Handles, head: Head, drafts: Sequence[Draft]) -> Written:
         """Chain the drafts to `head`, write them, publish the new head."""
         stamp = max(format_timestamp(self._now()), head.timestamp)
-        hash_, offset = head.hash, head.size
+        hash_, offset, fences = head.hash, head.size, head.fences
         hashes, offsets, lines = [], [], []
         for each in drafts:
             rest = each.front + stamp + each.back
-            hash_ = hashlib.sha256(hash_ + rest).hexdigest().encode("ascii")
-            line = hash_ + rest + b"\n"
+            hash_ = sha256(hash_ + rest).hexdigest().encode("ascii")
+            line = b"%b%b\n" % (hash_, rest)
             hashes.append(hash_)
             offsets.append(offset)
             lines.append(line)
             offset += len(line)
+            fences += each.new.type == FENCED
         self._write_all(handles, head, b"".join(lines))
-        fences = head.fences + sum(each.is_fence for each in drafts)
         after = Head(head.seq + len(lines), hash_, offset, stamp, fences)
         handles.control.publish_head(after)
         return Written(head, after, hashes, offsets)

@@ -7,9 +7,9 @@ from datetime import datetime
 from uuid import uuid4
 
 from ..chain import FORMAT, GENESIS, Header, first_header, link
-from ..errors import ForeignLog, LogMoved, LogUnavailable
+from ..errors import LogMoved, LogUnavailable, LogUnreadable, NotALog
 from ..events import NewEvent, encode_payload, format_timestamp
-from ..files import Files
+from ..files import Files, Opened
 from ..ids import new_event_id
 from .layout import Layout
 from .locks import Patience
@@ -23,7 +23,7 @@ def open_or_create(layout: Layout, files: Files, now: datetime, lock_seconds: fl
     there a log without its first event.
 
     Raises:
-        ForeignLog: another kind of file stands there.
+        NotALog: another kind of file stands there.
         LogMoved: the log's directory knows a log, but its file is gone.
         LogUnavailable: something cannot be opened or made.
     """
@@ -39,7 +39,7 @@ def open_or_create(layout: Layout, files: Files, now: datetime, lock_seconds: fl
             _create(layout, files, now)
         else:
             files.remove(layout.newborn)
-        header = open_existing(layout, files)
+        header = _header_of(files, files.open(layout.active, os.O_RDONLY))
         files.open(layout.control, os.O_RDWR | os.O_CREAT).close()
         return header
     except OSError as error:
@@ -49,22 +49,29 @@ def open_or_create(layout: Layout, files: Files, now: datetime, lock_seconds: fl
 
 
 def open_existing(layout: Layout, files: Files) -> Header:
-    """Return the header of a log that must be there.
+    """Return the header of a log that must be there and is only read, by whoever may.
 
     Raises:
-        ForeignLog: another kind of file stands there.
-        LogUnavailable: it is missing or cannot be opened.
+        NotALog: another kind of file stands there.
+        LogUnreadable: it is missing or cannot be opened.
     """
     try:
-        log = files.open(layout.active, os.O_RDONLY)
+        return _header_of(files, files.open_to_read(layout.active))
     except FileNotFoundError as error:
-        raise LogUnavailable(layout.active, "there is no such log") from error
+        raise LogUnreadable(layout.active, "there is no such file") from error
+    except OSError as error:
+        raise LogUnreadable(layout.active, error.strerror or str(error)) from error
+
+
+def _header_of(files: Files, log: Opened) -> Header:
+    """Return the header of an open log, and close it."""
     try:
         header = read_header(files, log.fd)
+        is_empty = files.size(log.fd) == 0
     finally:
         log.close()
     if header is None:
-        raise ForeignLog(layout.active, f"a {FORMAT} file", "no header of it")
+        raise NotALog(log.path, "it is empty" if is_empty else f"it has no {FORMAT} header")
     return header
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from ..chain import check_id, check_type
 from ..control import Head
 from ..errors import InvalidEvent
-from ..events import NewEvent
+from ..events import NewEvent, encode_payload
 
 FENCED = "run.fenced"
 REPAIRED = "wal.repaired"
@@ -15,13 +15,13 @@ CREATED = "wal.created"
 
 
 class Draft(NamedTuple):
-    """Hold an event's line but for its timestamp and hash, and what the fences need to know of it."""
+    """Hold an event's line but for its timestamp and hash, and what is to be told of it once it is written."""
 
     front: bytes
     back: bytes
-    run_id: str | None
-    token: int | None
-    is_fence: bool
+    new: NewEvent
+    id: str
+    data: dict[str, Any]
 
 
 class Written(NamedTuple):
@@ -33,18 +33,20 @@ class Written(NamedTuple):
     offsets: list[int]
 
 
-def draft(new: NewEvent, id_: str, payload: bytes) -> Draft:
-    """Join what is known of an event before the lock.
+def draft(new: NewEvent, fresh_id: str, *, durable: int, bytes_max: int) -> Draft:
+    """Make all of an event that can be made before the lock; `fresh_id` is for one that names none itself.
 
     Raises:
-        InvalidEvent: its type, its id or its token is not allowed.
+        InvalidEvent: its type, its id, its token or its data is not allowed.
     """
+    payload, data = encode_payload(new, durable=durable, bytes_max=bytes_max)
     check_type(new.type)
+    id_ = fresh_id if new.id is None else new.id
     check_id(id_)
-    if new.token is not None and new.run_id is None:
+    if new.token is None:
+        if new.type == FENCED:
+            raise InvalidEvent("token", f"{FENCED} must carry one")
+    elif new.run_id is None:
         raise InvalidEvent("token", "only an event of a run can carry one")
-    is_fence = new.type == FENCED
-    if is_fence and new.token is None:
-        raise InvalidEvent("token", f"{FENCED} must carry one")
     front = f"|{new.type}|{id_}|".encode("ascii")
-    return Draft(front, b"|" + payload, new.run_id, new.token, is_fence)
+    return Draft(front, b"|" + payload, new, id_, data)

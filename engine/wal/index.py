@@ -70,7 +70,7 @@ class Index:
 
     def fence(self, run_id: str) -> int:
         """Return the highest fencing token of a run among the fences looked at; 0 without one."""
-        return self._fences.get(run_key(run_id), 0)
+        return self._fences.get(run_key(run_id), 0) if self._fences else 0
 
     def catch_up(self, head: Head | None = None) -> None:
         """Look at everything up to `head`, by default up to what is published now."""

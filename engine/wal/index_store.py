@@ -66,7 +66,7 @@ class IndexStore:
 
     def load(self, is_of: Callable[[Mark], bool]) -> Mark | None:
         """Return how far the database goes, or None; one that is not of this log is removed."""
-        if self._connection is None and not self._path.exists():
+        if self._connection is None and not self._is_there_for_us():
             return None
         try:
             row = self._open().execute("select * from mark").fetchone()
@@ -129,9 +129,17 @@ class IndexStore:
             except OSError:
                 pass  # a place that only may be read: it is not asked again by this process
 
+    def _is_there_for_us(self) -> bool:
+        try:
+            return os.stat(self._path).st_uid == os.geteuid()
+        except OSError:
+            return False  # missing, or in a place that this user may not look into
+
     def _open(self) -> sqlite3.Connection:
         self.forget()
         if self._connection is None:
+            if os.stat(self._path.parent).st_uid != os.geteuid():
+                raise PermissionError("another user's log is read without leaving anything there")
             os.close(
                 os.open(self._path, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             )

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 
 from ..chain import PAYLOAD_BYTES_MAX, Header
 from ..control import Head
 from ..errors import LogUnavailable
-from ..events import Event, NewEvent, Position, encode_payload, read_timestamp
+from ..events import Event, NewEvent, Position, read_timestamp
 from ..files import Files
 from ..forks import at_fork
-from ..ids import new_event_id
+from ..ids import new_event_ids
 from ..settings import Settings
 from .append import Appender
 from .create import open_existing, open_or_create
@@ -69,14 +69,14 @@ class FileLog:
     def append(self, news: Sequence[NewEvent], *, wait: bool) -> list[Event]:
         """Append all events in one write, and wait for the disk if asked."""
         self._notice_fork()
-        drafts, datas, ids = self._drafts(news)
+        drafts = self._drafts(news)
         written = self._appender.append(drafts)
         self._written = max(self._written, written.after.seq)
         if wait and self._durability_asked == "fsync":
             self._durability.wait(written.after.seq, self._session.current())
         elif self._durability_asked != "os":
             self._flusher.note(written.after.seq)
-        return self._events(news, zip(datas, ids, strict=True), written)
+        return self._events(drafts, written)
 
     def sync(self) -> None:
         """Wait until everything that this process wrote is on disk."""
@@ -117,43 +117,32 @@ class FileLog:
         if self._session.is_of_another_process():
             self.forget()
 
-    def _drafts(
-        self, news: Sequence[NewEvent]
-    ) -> tuple[list[Draft], list[dict[str, object]], list[str]]:
+    def _drafts(self, news: Sequence[NewEvent]) -> list[Draft]:
         durable = max(self._appender.promise.seq, self._durability.promise.seq)
-        moment = self._now()
-        drafts, datas, ids = [], [], []
-        for new in news:
-            payload, data = encode_payload(new, durable=durable, bytes_max=self._bytes_max)
-            id_ = new.id if new.id is not None else new_event_id(moment)
-            drafts.append(draft(new, id_, payload))
-            datas.append(data)
-            ids.append(id_)
-        return drafts, datas, ids
-
-    def _events(
-        self,
-        news: Sequence[NewEvent],
-        made: Iterable[tuple[dict[str, object], str]],
-        written: Written,
-    ) -> list[Event]:
-        moment = read_timestamp(written.after.timestamp)
-        first, file = written.before.seq + 1, self.header.first_seq
-        places = zip(written.hashes, written.offsets, strict=True)
+        ids = new_event_ids(self._now(), len(news))
         return [
-            Event(
-                Position(seq, file, offset),
-                seq,
-                id_,
-                new.type,
-                moment,
-                new.run_id,
-                data,
-                hash_.decode("ascii"),
-                new.n,
-                new.token,
-            )
-            for seq, (new, (data, id_), (hash_, offset)) in enumerate(
-                zip(news, made, places, strict=True), start=first
-            )
+            draft(new, id_, durable=durable, bytes_max=self._bytes_max)
+            for new, id_ in zip(news, ids, strict=True)
         ]
+
+    def _events(self, drafts: Sequence[Draft], written: Written) -> list[Event]:
+        moment = read_timestamp(written.after.timestamp)
+        file, seq, events = self.header.first_seq, written.before.seq, []
+        for each, hash_, offset in zip(drafts, written.hashes, written.offsets, strict=True):
+            seq += 1
+            new = each.new
+            events.append(
+                Event(
+                    Position(seq, file, offset),
+                    seq,
+                    each.id,
+                    new.type,
+                    moment,
+                    new.run_id,
+                    each.data,
+                    hash_.decode("ascii"),
+                    new.n,
+                    new.token,
+                )
+            )
+        return events

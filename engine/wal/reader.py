@@ -75,7 +75,7 @@ class Reader:
             LogMoved: the log is gone.
         """
         try:
-            log = self.files.open(self._layout.active, os.O_RDONLY)
+            log = self.files.open_to_read(self._layout.active)
         except FileNotFoundError as error:
             raise LogMoved(self.path, "it is gone") from error
         found = read_header(self.files, log.fd)
@@ -83,7 +83,7 @@ class Reader:
             log.close()
             raise ForeignLog(self.path, self.header.log_id, found.log_id if found else "no log")
         try:
-            opened = self.files.open(self._layout.control, os.O_RDONLY)
+            opened = self.files.open_to_read(self._layout.control)
         except (FileNotFoundError, LogUnavailable):
             return View(log, None, None)
         control = Control(self.files, opened.fd, boot_id=self._boot_id, log_id=self.header.log_id)

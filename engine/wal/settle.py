@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from ..chain import LINE_BYTES_MAX
 from ..control import NOTHING, Head, Promise
 from ..errors import LogCorrupt, LogMoved, LogPoisoned
-from ..events import NewEvent, encode_payload
+from ..events import NewEvent
 from ..ids import new_event_id
 from .drafts import REPAIRED, Draft, Written, draft
 from .poison import poison
@@ -119,10 +119,9 @@ class Settler:
         """Append ``wal.repaired`` durably; only then is the repair finished."""
         layout = self._session.layout
         new = NewEvent(REPAIRED, {**facts_of(self._files, layout, name), "reason": reason})
-        payload, _ = encode_payload(new, durable=self.promise.seq, bytes_max=_NOTE_BYTES_MAX)
-        written = self._write(
-            handles, head, [draft(new, new_event_id(self._session.now()), payload)]
-        )
+        id_ = new_event_id(self._session.now())
+        note = draft(new, id_, durable=self.promise.seq, bytes_max=_NOTE_BYTES_MAX)
+        written = self._write(handles, head, [note])
         self._sync(handles)
         finish(self._files, layout, name)
         return written.after

@@ -17,8 +17,9 @@ from typing import TypeVar, cast
 
 T = TypeVar("T")
 
-_DEFERRED = frozenset(
-    {
+_DEFERRED = tuple(
+    int(each)  # an enum is looked up at every use
+    for each in (
         signal.SIGHUP,
         signal.SIGINT,
         signal.SIGQUIT,
@@ -26,7 +27,7 @@ _DEFERRED = frozenset(
         signal.SIGUSR2,
         signal.SIGALRM,
         signal.SIGTERM,
-    }
+    )
 )
 
 

@@ -8,7 +8,7 @@ import click
 
 from celery_commander.engine import CommanderError
 
-from .output import exit_code_of, fail
+from .output import UNREADABLE, exit_code_of, fail, no_right
 from .recover import recover
 from .runs import runs
 from .show import show
@@ -24,6 +24,8 @@ class CommanderGroup(click.Group):
             return super().invoke(ctx)
         except CommanderError as error:
             fail(str(error), exit_code_of(error))
+        except PermissionError as error:
+            fail(no_right(error), UNREADABLE)
 
 
 @click.group(cls=CommanderGroup, short_help="Look after durable runs and their log.")

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from enum import Enum
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
@@ -68,12 +69,31 @@ def find_commander(ctx: click.Context) -> Commander:
 def find_log(commander: Commander) -> Path:
     """Return the path of the app's log; where there is none the command ends, and creates none."""
     path = commander.engine_settings.event_sourcing_wal
-    if path.exists():
+    try:
+        path.stat()
+    except PermissionError as error:
+        fail(no_right(error), UNREADABLE)
+    except OSError:
+        pass  # missing, or something else stands in its directory's place
+    else:
         return path
     fail(
         f"{path} does not exist: no worker of this app has run here. Set commander_state_directory"
         " or COMMANDER_STATE_DIRECTORY to its state, or start in its working directory",
         UNREADABLE,
+    )
+
+
+def belongs_to_us(path: Path) -> bool:
+    """Tell whether the log is this user's; only then may a command write beside it."""
+    return path.stat().st_uid == os.geteuid()
+
+
+def no_right(error: PermissionError) -> str:
+    """Return the line for a path that this user may not look at."""
+    return (
+        f"{error.filename} cannot be read by user {os.geteuid()}: {error.strerror}."
+        " Ask as the user whose workers write it"
     )
 
 
@@ -91,13 +111,18 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[object]]) -> None:
         click.echo(line.rstrip())
 
 
+def utc(moment: datetime) -> str:
+    """Return a moment as the tables show it; their heads say that it is UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def _cell(value: object) -> str:
     if value is None or value == "":
         return "-"
     if isinstance(value, bool):
         return "yes" if value else "no"
     if isinstance(value, datetime):
-        return value.strftime("%Y-%m-%d %H:%M:%S")
+        return utc(value)
     return str(value.value if isinstance(value, Enum) else value)
 
 

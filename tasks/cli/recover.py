@@ -8,7 +8,16 @@ from collections import Counter
 import click
 
 from ..recovery import RecoveryResult
-from .output import as_json, fail, find_commander, find_log, print_json, print_table
+from .output import (
+    UNREADABLE,
+    as_json,
+    belongs_to_us,
+    fail,
+    find_commander,
+    find_log,
+    print_json,
+    print_table,
+)
 
 SKIPPED = "skip"
 
@@ -25,7 +34,10 @@ def recover(ctx: click.Context, force_abort: bool, dry_run: bool, as_json: bool)
     Exit status 1 when nothing could be decided because the log cannot be trusted or written.
     """
     commander = find_commander(ctx)
-    find_log(commander)
+    path = find_log(commander)
+    if not belongs_to_us(path):
+        owner = path.stat().st_uid
+        fail(f"{path} belongs to user {owner}: recover as that user; others may look", UNREADABLE)
     result = commander.bootstrapper.bootstrap(force_abort=force_abort, dry_run=dry_run)
     if as_json:
         print_json({"dry_run": dry_run, **dataclasses.asdict(result)})

@@ -8,12 +8,12 @@ from typing import Any
 
 import click
 
-from celery_commander.engine import Entry, Event, RunHistory, RunState, UnknownRun
+from celery_commander.engine import Entry, Event, EventSourcingEngine, RunHistory, RunState
 
-from .output import as_json, find_commander, find_log, print_json, print_table
+from .output import as_json, fail, find_commander, find_log, print_json, print_table, utc
 
 STEP_HEADS = ("step", "kind", "name", "status", "attempt", "undo", "note")
-EVENT_HEADS = ("seq", "at", "type", "token", "what")
+EVENT_HEADS = ("seq", "at (UTC)", "type", "token", "what")
 VALUES = frozenset(("args", "kwargs", "result", "exception", "value", "message"))
 
 
@@ -25,11 +25,12 @@ VALUES = frozenset(("args", "kwargs", "result", "exception", "value", "message")
 def show(ctx: click.Context, run_id: str, values: bool, as_json: bool) -> None:
     """Show where a run stands, its steps, and every event that the log holds of it."""
     commander = find_commander(ctx)
-    find_log(commander)
-    events = commander.engine.history(run_id)
+    path = find_log(commander)
+    with EventSourcingEngine.open(commander.engine_settings, create=False) as engine:
+        events = engine.history(run_id)
     history = RunHistory.of(events)
     if history.state is None:
-        raise UnknownRun(run_id)
+        fail(f"no run {run_id} in {path}; `celery -A APP commander runs` lists those that it has")
     if as_json:
         print_json(document(history, events, values=values))
         return
@@ -75,7 +76,7 @@ def _say_run(run: RunState) -> None:
     for name, value in (
         ("key", run.key),
         ("paused", run.paused_kind),
-        ("due", run.due_at),
+        ("due", run.due_at and f"{utc(run.due_at)} UTC"),
         ("cancel", run.cancel_requested),
     ):
         if value is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from pathlib import Path
 
 import click
@@ -13,6 +14,7 @@ from celery_commander.engine import (
     ForeignLog,
     IntegrityReport,
     LogUnavailable,
+    Settings,
     Status,
 )
 
@@ -25,7 +27,7 @@ UNANCHORED = (
 
 
 @click.command(short_help="Check every event of the log.")
-@click.argument("path", required=False, type=click.Path(path_type=Path))
+@click.argument("path", required=False, type=click.Path(readable=False, path_type=Path))
 @click.option(
     "--require-anchor", is_flag=True, help="Fail unless an anchor outside vouches for it."
 )
@@ -34,11 +36,13 @@ UNANCHORED = (
 def verify(ctx: click.Context, path: Path | None, require_anchor: bool, as_json: bool) -> None:
     """Check the chain of the app's log, or of the log at PATH, which needs no app.
 
+    PATH is the log's file, or the state directory that holds it. Being able to read it is enough.
+
     Exit status: 0 the chain is good · 10 it is, but --require-anchor was given and nothing outside
     vouches for it · 20 torn tail · 30 corrupt · 31 truncated · 33 gap · 34 not our log ·
     40 unreadable. The JSON says 10 where nothing outside vouches, whatever the exit status.
     """
-    path = path or find_log(find_commander(ctx))
+    path = find_log(find_commander(ctx)) if path is None else log_at(path)
     try:
         report = check(path)
     except (ForeignLog, LogUnavailable) as error:
@@ -52,12 +56,17 @@ def verify(ctx: click.Context, path: Path | None, require_anchor: bool, as_json:
     ctx.exit(exit_status(report, require_anchor=require_anchor))
 
 
+def log_at(path: Path) -> Path:
+    """Return the log that is meant: a directory is taken as a state directory."""
+    return Settings(state_directory=path).event_sourcing_wal if os.path.isdir(path) else path
+
+
 def check(path: Path) -> IntegrityReport:
     """Verify the log at `path` without changing a byte of it.
 
     Raises:
-        ForeignLog: it is no log of ours.
-        LogUnavailable: it cannot be read.
+        NotALog: it is no log of ours.
+        LogUnreadable: it cannot be read.
     """
     with EventSourcingEngine.open(path, create=False) as engine:
         return engine.verify_integrity()
@@ -102,7 +111,7 @@ def say(path: Path, report: IntegrityReport) -> None:
     place = report.broken_at
     if place is not None:
         click.echo(f"broken at event {place.seq}, {place.path} byte {place.offset}")
-    if report.reason:
-        click.echo(report.reason)
     if report.status is Status.OK_UNANCHORED:
         click.echo(UNANCHORED)
+    elif report.reason:
+        click.echo(report.reason)

@@ -17,6 +17,8 @@ from tests.kit import Worker, celery_worker, wait_until
 
 MODULE = "tests.celery.durable_app"
 
+STEPS = ("one", "two", "three")
+
 ENDED = (State.COMMITTED, State.COMPENSATED, State.STUCK)
 
 
@@ -42,6 +44,7 @@ class Deployment:
         concurrency: int = 2,
         env: dict[str, str] | None = None,
         ready_seconds: float = 30.0,
+        pool: str = "prefork",
     ) -> Worker:
         environment = {"TEST_DIRECTORY": str(self.directory), "TEST_BROKER": self.broker or ""}
         environment |= {
@@ -55,6 +58,7 @@ class Deployment:
                 concurrency=concurrency,
                 name=name,
                 ready_seconds=ready_seconds,
+                options=["--pool", pool],
             )
         )
 
@@ -94,6 +98,10 @@ class Deployment:
             result.ready, seconds=seconds, what=lambda: f"the result of {run_id}\n{self.logs()}"
         )
         return result
+
+    def did(self, who: str) -> list[int]:
+        """Return how often each of the three steps had its effect."""
+        return [self.witness.count("did", name, who) for name in STEPS]
 
     def types(self, run_id: str) -> list[str]:
         return [event.type for event in self.app.commander.engine.history(run_id)]

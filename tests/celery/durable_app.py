@@ -99,6 +99,8 @@ def define_tasks(app: Celery, witness: Witness) -> None:
     def undo(told: Undo) -> None:
         witness.mark("undoing", told["args"][0], told["args"][1], told["key"])
         witness.pass_gate(f"undo.{told['args'][0]}")
+        if os.environ.get("TEST_UNDO_DIES"):
+            os.kill(os.getpid(), signal.SIGKILL)
         if _fails(witness, told):
             raise RuntimeError("the undo failed")
         witness.mark("undid", told["args"][0], told["args"][1], f"in_doubt={told['in_doubt']}")

@@ -10,16 +10,10 @@ from typing import Literal
 import pytest
 
 from celery_commander.engine import State
-from tests.celery.conftest import Deployment
+from tests.celery.conftest import STEPS, Deployment
 from tests.kit import CrashPoint, wait_until
 
 pytestmark = [pytest.mark.celery, pytest.mark.crash]
-
-STEPS = ("one", "two", "three")
-
-
-def did(deployment: Deployment, who: str) -> list[int]:
-    return [deployment.witness.count("did", name, who) for name in STEPS]
 
 
 def test_a_killed_child_is_noticed_and_its_run_resumes_at_the_step_in_hand(
@@ -36,7 +30,7 @@ def test_a_killed_child_is_noticed_and_its_run_resumes_at_the_step_in_hand(
 
     (state,) = deployment.wait_ended(run_id)
     assert (state.state, state.attempt) == (State.COMMITTED, 2)
-    assert did(deployment, "ann") == [1, 1, 1]
+    assert deployment.did("ann") == [1, 1, 1]
     assert deployment.witness.count("begin", "one", "ann") == 1
     assert deployment.wait_result(run_id).state == "SUCCESS"
 
@@ -103,7 +97,7 @@ def test_runs_of_a_worker_that_is_gone_are_taken_over_by_one_of_another_name(
 
     states = deployment.wait_ended(*runs)
     assert [state.state for state in states] == [State.COMMITTED] * 4
-    assert [did(deployment, name) for name in names] == [[1, 1, 1]] * 4
+    assert [deployment.did(name) for name in names] == [[1, 1, 1]] * 4
     assert [deployment.types(run).count("run.requeued") for run in runs] == [1] * 4
 
 
@@ -121,7 +115,7 @@ def test_prefetched_messages_of_a_killed_worker_are_not_lost(deployment: Deploym
     deployment.worker("w2")
 
     assert {state.state for state in deployment.wait_ended(*runs)} == {State.COMMITTED}
-    assert [did(deployment, name) for name in names] == [[1, 1, 1]] * 6
+    assert [deployment.did(name) for name in names] == [[1, 1, 1]] * 6
 
 
 def test_a_worker_killed_between_two_steps_goes_on_with_the_next(deployment: Deployment) -> None:
@@ -134,7 +128,7 @@ def test_a_worker_killed_between_two_steps_goes_on_with_the_next(deployment: Dep
 
     (state,) = deployment.wait_ended(run_id)
     assert state.state is State.COMMITTED
-    assert did(deployment, "ann") == [1, 1, 1]
+    assert deployment.did("ann") == [1, 1, 1]
     assert worker.running
 
 
@@ -154,7 +148,7 @@ def test_a_run_of_a_living_worker_is_left_alone(deployment: Deployment) -> None:
     assert forced.aborted == 0
     (state,) = deployment.wait_ended(run_id)
     assert (state.state, state.attempt) == (State.COMMITTED, 1)
-    assert did(deployment, "ann") == [1, 1, 1]
+    assert deployment.did("ann") == [1, 1, 1]
 
 
 @pytest.mark.parametrize("event, when", [("run.committed", "after"), ("run.delivered", "before")])
@@ -169,7 +163,7 @@ def test_an_outcome_that_celery_was_not_told_is_told_by_another_worker(
     result = chained.apply_async()
 
     assert deployment.wait_result(result.id).get(timeout=5) == [f"{name} of ann" for name in STEPS]
-    assert did(deployment, "ann") == [1, 1, 1]
+    assert deployment.did("ann") == [1, 1, 1]
     deployment.wait_ended(result.parent.id)
     assert deployment.wait_result(result.parent.id).state == "SUCCESS"
     assert deployment.witness.count("body", "ann") == 1
@@ -267,74 +261,5 @@ def test_on_a_real_broker_a_killed_worker_loses_nothing_and_repeats_nothing(
 
     states = deployment.wait_ended(*safe, *strict, seconds=60)
     assert {state.state for state in states[:4]} == {State.COMMITTED}
-    assert [did(deployment, name)[0] for name in names] == [1] * 8
+    assert [deployment.did(name)[0] for name in names] == [1] * 8
     assert all(deployment.witness.count("did", "two", name) <= 1 for name in names)
-
-
-RECOVERING = ["run.fenced", "run.requeued"]
-UNDOING = [
-    "run.fenced",
-    "run.aborted",
-    "compensation.started",
-    "compensation.completed",
-    "run.compensated",
-]
-
-
-@pytest.mark.parametrize(
-    "task, event",
-    [*(("flow_safe", event) for event in RECOVERING), *(("flow", event) for event in UNDOING)],
-)
-def test_a_recovery_that_is_killed_itself_is_finished_by_the_next(
-    deployment: Deployment, task: str, event: str
-) -> None:
-    gate = deployment.witness.hold("two")
-    first = deployment.worker("w1", concurrency=1)
-    run_id = deployment.send(task, "ann")
-    deployment.wait_mark("begin", "two", "ann")
-    first.kill_group()
-    gate.unlink()
-
-    point = CrashPoint(event, deployment.directory, victim="group")
-    second = deployment.worker("w2", concurrency=1, env=point.environment(), ready_seconds=0)
-    wait_until(lambda: point.fired and not second.running, what="the second worker to be killed")
-    deployment.worker("w3", concurrency=1)
-
-    (state,) = deployment.wait_ended(run_id)
-    assert state.state is (State.COMMITTED if task == "flow_safe" else State.COMPENSATED)
-    assert deployment.witness.count("did", "one", "ann") == 1
-    undone = [line.split()[1] for line in deployment.witness.lines() if line.startswith("undid")]
-    assert list(dict.fromkeys(undone)) == ([] if task == "flow_safe" else ["two", "one"])
-    assert deployment.types(run_id).count("compensation.completed") == len(set(undone))
-
-
-def test_a_lost_message_is_published_again(deployment: Deployment) -> None:
-    run_id = deployment.send("flow_safe", "ann")
-    for message in (deployment.directory / "messages").glob("*.msg"):
-        message.unlink()
-
-    deployment.worker()
-
-    (state,) = deployment.wait_ended(run_id)
-    assert state.state is State.COMMITTED
-    assert deployment.types(run_id).count("run.requeued") == 1
-
-
-def test_a_run_of_a_task_that_no_worker_knows_is_kept_and_named(deployment: Deployment) -> None:
-    @deployment.app.task(name="elsewhere", durable=True, shared=False)
-    def elsewhere() -> None: ...
-
-    run_id = deployment.send("elsewhere")
-    worker = deployment.worker()
-    worker.wait_log("unregistered task of type 'elsewhere'")
-    known = deployment.send("tiny", 1)
-    deployment.wait_ended(known)
-
-    del deployment.app.tasks["elsewhere"]
-    details = deployment.app.commander.bootstrapper.bootstrap(
-        force_abort=True, dry_run=True
-    ).details
-
-    assert {(d.run_id, d.action) for d in details} == {(run_id, "abort")}
-    details = deployment.app.commander.bootstrapper.bootstrap(dry_run=True).details
-    assert [(d.action, d.reason) for d in details] == [("skip", "unknown task elsewhere")]

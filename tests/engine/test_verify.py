@@ -8,7 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from celery_commander.engine import Status
+from celery_commander.engine import (
+    EventSourcingEngine,
+    LogError,
+    LogUnavailable,
+    LogUnreadable,
+    NotALog,
+    Status,
+)
 from celery_commander.engine.chain import GENESIS, link
 from celery_commander.engine.verify import verify_log
 
@@ -110,11 +117,77 @@ def test_a_log_that_begins_later_has_a_gap(tmp_path: Path) -> None:
 
 def test_what_cannot_be_read_is_unreadable(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
-    (tmp_path / "link").symlink_to(made_log(tmp_path))
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
     for path in (tmp_path / "missing", tmp_path, tmp_path / "pipe", tmp_path / "link"):
         report = verify_log(path)
         assert (report.status, report.exit_code) == (Status.UNREADABLE, 40)
         assert report.head == GENESIS.decode()
+
+
+@pytest.mark.parametrize("kind", ["0444", "0664", "0666", "hard link", "symbolic link", "foreign"])
+def test_whoever_can_read_a_log_can_verify_it_and_nothing_is_left_there(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "copy" / "event-sourcing.wal"
+    path.parent.mkdir()
+    made = made_log(tmp_path)
+    if kind == "hard link":
+        path.hardlink_to(made)
+    elif kind == "symbolic link":
+        path.symlink_to(made)
+    else:
+        path.write_bytes(made.read_bytes())
+    if kind.isdigit():
+        path.chmod(int(kind, 8))
+    elif kind == "foreign":
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)  # the same as if another user owned it
+
+    assert verify_log(path).status is Status.OK_UNANCHORED
+    with EventSourcingEngine.open(path, create=False) as engine:
+        assert engine.verify_integrity().status is Status.OK_UNANCHORED
+        assert len(list(engine.read_from(None))) == 6
+        assert engine.history("no-run") == []
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.parametrize("kind", ["0664", "hard link", "symbolic link", "foreign"])
+def test_what_may_be_read_so_may_still_not_be_written_so(
+    tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = made_log(tmp_path)
+    if kind == "hard link":
+        (tmp_path / "second").hardlink_to(path)
+    elif kind == "symbolic link":
+        path.rename(tmp_path / "aside")
+        path.symlink_to(tmp_path / "aside")
+    elif kind == "foreign":
+        monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    else:
+        path.chmod(0o664)
+
+    with EventSourcingEngine.open(path, create=False) as engine, pytest.raises(LogUnavailable):
+        engine.append("x", {})
+    with pytest.raises(LogUnavailable):
+        EventSourcingEngine.open(path)
+
+
+@pytest.mark.parametrize(
+    "content,error,said",
+    [
+        pytest.param(None, LogUnreadable, "cannot be read: there is no such file", id="missing"),
+        pytest.param(b"", NotALog, "is not a celery-wal log: it is empty", id="empty"),
+        pytest.param(b"my notes\n", NotALog, "it has no celery-wal/1 header", id="foreign"),
+    ],
+)
+def test_reading_what_is_no_log_speaks_of_reading(
+    tmp_path: Path, content: bytes | None, error: type[LogError], said: str
+) -> None:
+    path = tmp_path / "some.wal"
+    if content is not None:
+        path.write_bytes(content)
+    with pytest.raises(error, match=said) as raised:
+        EventSourcingEngine.open(path, create=False)
+    assert "written" not in str(raised.value)
 
 
 def test_a_huge_line_is_refused_in_bounded_memory(tmp_path: Path) -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
 from celery import Celery
 from click.testing import CliRunner, Result
 
@@ -86,6 +89,18 @@ def flip(path: Path, at: int) -> None:
     content = bytearray(path.read_bytes())
     content[at] ^= 1
     path.write_bytes(content)
+
+
+def forbid(monkeypatch: pytest.MonkeyPatch, call: str, path: Path) -> None:
+    """Have a call of `os` refuse the path and what is below it; root is refused nothing by modes."""
+    really = getattr(os, call)
+
+    def refuse(asked: Any, *arguments: Any, **options: Any) -> Any:
+        if str(asked).startswith(str(path)):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(asked))
+        return really(asked, *arguments, **options)
+
+    monkeypatch.setattr(os, call, refuse)
 
 
 def snapshot(directory: Path) -> dict[str, bytes]:

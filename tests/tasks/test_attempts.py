@@ -2,73 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 import pytest
-from celery import Celery
-from celery.app.trace import build_tracer
 
-from celery_commander.engine import RunHistory, State
-from celery_commander.tasks import Commander, RunStopped, current_run, step
-
-
-@dataclass
-class Bench:
-    """An app whose deliveries the test makes by hand."""
-
-    app: Celery
-    calls: list[Any]
-
-    def task(self, body: Callable[..., Any], **options: Any) -> Any:
-        name = options.pop("name", body.__name__)
-        return self.app.task(name=name, durable=True, shared=False, **options)(body)
-
-    def send(self, name: str, *args: Any) -> str:
-        return str(self.app.tasks[name].apply_async(args).id)
-
-    def deliver(self, run_id: str, **headers: Any) -> Any:
-        """Trace the run's message as a pool process would; return (state, value) as Celery saw it."""
-        created = self.history(run_id).created["message"]
-        args, kwargs, embed = created["body"]
-        task = self.app.tasks[created["headers"]["task"]]
-        request = {
-            **created["headers"],
-            **embed,
-            "delivery_info": {},
-            "hostname": "here",
-            **headers,
-        }
-        request |= {"args": args, "kwargs": kwargs}
-        tracer = build_tracer(task.name, task, app=self.app)
-        value, info, _, _ = tracer(run_id, args, kwargs, request)
-        return ("SUCCESS", value) if info is None else (info.state, info.retval)
-
-    def run(self, body: Callable[..., Any], *args: Any, **options: Any) -> Any:
-        self.task(body, **options)
-        self.run_id = self.send(body.__name__, *args)
-        return self.deliver(self.run_id)
-
-    def history(self, run_id: str) -> RunHistory:
-        found: RunHistory = self.app.commander.history(run_id)
-        return found
-
-    def state(self) -> State:
-        state = self.history(self.run_id).state
-        assert state is not None
-        return state.state
-
-
-@pytest.fixture
-def bench(tmp_path: Path) -> Bench:
-    app = Celery("attempts", broker="memory://", backend="cache+memory://")
-    app.conf.task_default_queue = tmp_path.name
-    Commander(app, state_directory=tmp_path / "state")
-    return Bench(app, [])
+from celery_commander.engine import RecordedException, State
+from celery_commander.tasks import RunStopped, current_run, step
+from tests.tasks.bench import Bench
 
 
 def test_a_second_delivery_executes_nothing_and_tells_nothing(bench: Bench) -> None:
@@ -316,3 +260,72 @@ def test_a_retry_from_inside_a_step_is_refused_with_the_remedy(bench: Bench) -> 
 
     assert state == "FAILURE"
     assert "in the task's body" in str(error)
+
+
+def test_an_input_that_raised_raises_the_same_at_a_replay(bench: Bench) -> None:
+    def fetch() -> int:
+        bench.calls.append("fetch")
+        raise LookupError("gone")
+
+    @step
+    def act(value: str) -> str:
+        return value
+
+    def body(self: Any) -> str:
+        seen = "nothing was raised"
+        try:
+            current_run.record(fetch)
+        except LookupError as error:
+            seen = act(str(error))
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return seen
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    assert bench.deliver(bench.run_id, retries=1) == ("SUCCESS", "gone")
+    assert bench.calls == ["fetch"]
+
+
+@pytest.mark.parametrize("error", [asyncio.CancelledError(), GeneratorExit()])
+def test_a_body_left_by_any_other_exception_is_aborted_once(
+    bench: Bench, error: BaseException
+) -> None:
+    def body() -> None:
+        bench.calls.append("body")
+        raise error
+
+    state, told = bench.run(body)
+
+    assert (state, bench.state()) == ("FAILURE", State.COMPENSATED)
+    assert type(error).__name__ in str(told)
+    assert bench.deliver(bench.run_id)[0] == "IGNORED"
+    assert bench.calls == ["body"]
+
+
+def test_an_exception_too_large_for_the_log_still_ends_the_run(bench: Bench) -> None:
+    def body() -> None:
+        raise LookupError("x" * (2 * 1024 * 1024))
+
+    assert bench.run(body)[0] == "FAILURE"
+    assert bench.state() is State.COMPENSATED
+
+
+def test_the_caller_of_a_failed_step_sees_the_recorded_exception_at_once(bench: Bench) -> None:
+    class Local(Exception):
+        pass
+
+    @step
+    def act() -> None:
+        raise Local("here")
+
+    def body() -> str:
+        try:
+            act()
+        except RecordedException as error:
+            return str(error)
+        return "no error"
+
+    state, value = bench.run(body)
+
+    assert state == "SUCCESS"
+    assert value.endswith("Local: here")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,10 +17,12 @@ from tests.tasks.cli_kit import (
     OPEN,
     answer,
     flip,
+    forbid,
     invoke,
     make_app,
     make_log,
     middle_of_line,
+    snapshot,
 )
 
 
@@ -74,6 +77,63 @@ def test_a_wrong_setting_is_one_line_that_names_it(tmp_path: Path) -> None:
     assert len(result.stderr.strip().splitlines()) == 1
 
 
+@pytest.mark.parametrize("command", ["verify", "runs", "show x", "recover"])
+def test_a_directory_that_may_not_be_looked_into_is_one_line(
+    app: Celery, log: Path, command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    forbid(monkeypatch, "stat", log.parent)
+
+    result = invoke(app, *command.split())
+
+    assert result.exit_code == 40
+    assert f"{log} cannot be read by user" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+@pytest.fixture
+def as_another_user(app: Celery, log: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Celery]:
+    """Give the app as root has it who looks at the state of the user that runs the workers."""
+    app.commander.engine.close()
+    monkeypatch.setattr(os, "geteuid", lambda: 4242)
+    before = snapshot(log.parent)
+    yield make_app(log.parent)
+    assert snapshot(log.parent) == before
+
+
+def test_another_user_sees_the_same_runs(as_another_user: Celery) -> None:
+    document = answer(as_another_user, "runs")
+    assert {run["run_id"]: run["state"] for run in document["runs"]} == {
+        DONE: "COMMITTED",
+        HALF: "EXECUTING",
+        OPEN: "EXECUTING",
+    }
+    assert (document["counts"]["COMMITTED"], document["counts"]["STUCK"]) == (1, 0)
+    assert len(answer(as_another_user, "runs", "--limit", "1")["runs"]) == 1
+    chosen = answer(as_another_user, "runs", "--state", "COMMITTED")["runs"]
+    assert [run["run_id"] for run in chosen] == [DONE]
+
+
+def test_another_user_sees_a_run_and_may_verify(as_another_user: Celery) -> None:
+    assert answer(as_another_user, "show", OPEN)["run"]["open_steps"] == [0]
+    assert invoke(as_another_user, "verify").exit_code == 0
+
+
+@pytest.mark.parametrize("options", [[], ["--dry-run"]])
+def test_another_user_does_not_recover(as_another_user: Celery, options: list[str]) -> None:
+    result = invoke(as_another_user, "recover", *options)
+
+    assert result.exit_code == 40
+    assert "recover as that user" in result.stderr
+    assert len(result.stderr.strip().splitlines()) == 1
+
+
+def test_what_a_writer_refuses_is_listed_all_the_same(app: Celery, log: Path) -> None:
+    app.commander.engine.close()
+    log.chmod(0o664)
+
+    assert len(answer(make_app(log.parent), "runs")["runs"]) == 3
+
+
 # -- runs --------------------------------------------------------------------------------
 
 
@@ -81,6 +141,8 @@ def test_runs_are_listed_and_counted(app: Celery, log: Path) -> None:
     said, document = invoke(app, "runs").output, answer(app, "runs")
 
     assert DONE in said
+    assert "changed (UTC)" in said.splitlines()[0]
+    assert "delivered" in said.splitlines()[0]
     assert "open steps 0" in next(line for line in said.splitlines() if OPEN in line)
     assert {run["run_id"]: run["state"] for run in document["runs"]} == {
         DONE: "COMMITTED",
@@ -118,6 +180,7 @@ def test_a_run_is_told_with_its_steps_and_events(app: Celery, log: Path) -> None
     said, document = invoke(app, "show", OPEN).output, answer(app, "show", OPEN)
 
     assert "EXECUTING, not delivered" in said
+    assert "at (UTC)" in said
     assert "charge" in said
     assert [event["type"] for event in document["events"]] == [
         "run.created",
@@ -147,7 +210,8 @@ def test_a_run_that_nobody_knows_is_one_line_on_stderr(app: Celery, log: Path) -
     result = invoke(app, "show", "run-lost")
 
     assert result.exit_code == 1
-    assert "run-lost" in result.stderr
+    assert f"no run run-lost in {log}" in result.stderr
+    assert "commander runs" in result.stderr
     assert len(result.stderr.strip().splitlines()) == 1
 
 

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
-from celery import Celery
+from celery import Celery, Task
 
 from celery_commander.engine import CommanderError
 from celery_commander.tasks import Commander, DurableTask, RunStopped, current_run, step
@@ -151,3 +151,59 @@ def test_the_base_class_is_the_same_as_the_option(tmp_path: Path) -> None:
 
     assert work.durable
     assert work.Request == "celery_commander.tasks.request:DurableRequest"
+
+
+class Based(Task):
+    """A base class of a user's own."""
+
+    abstract = True
+
+
+def test_a_durable_task_with_a_base_of_its_own_is_durable_however_it_is_registered(
+    tmp_path: Path,
+) -> None:
+    app = Celery("based", broker="memory://", backend="cache+memory://")
+
+    @app.task(durable=True, base=Based, shared=False)
+    def before() -> None: ...
+
+    Commander(app, state_directory=tmp_path / "state")
+
+    @app.task(durable=True, base=Based, shared=False)
+    def pending() -> None: ...
+
+    app.finalize()
+
+    @app.task(durable=True, base=Based, shared=False)
+    def after() -> None: ...
+
+    class Written(Based):
+        name = "written"
+        durable = True
+
+        def run(self) -> None: ...
+
+    written = app.register_task(Written())
+
+    found = [app.tasks[task.name] for task in (before, pending, after, written)]
+    assert all(hasattr(type(task), "_commander_body") for task in found)
+    assert all(isinstance(task, Based) for task in found)
+    assert {task.Request for task in found} == {"celery_commander.tasks.request:DurableRequest"}
+
+
+@pytest.mark.parametrize(
+    "options, shown",
+    [({"compensate": len}, "make the undo a task"), ({"resolve": 3}, "function of the step's key")],
+)
+def test_an_undo_that_is_no_task_is_refused_where_the_step_stands(
+    options: dict[str, object], shown: str
+) -> None:
+    with pytest.raises(TypeError, match=shown):
+        step(**options)(echo)  # type: ignore[call-overload]  # the point of the test
+
+
+def test_a_step_is_a_plain_function() -> None:
+    async def later() -> None: ...
+
+    with pytest.raises(TypeError, match="plain function"):
+        step(later)

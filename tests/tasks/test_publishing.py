@@ -14,8 +14,8 @@ from kombu.exceptions import OperationalError
 
 from celery_commander.engine import InvalidEvent, RunHistory, State, UnrecordableValue
 from celery_commander.tasks import Commander
-from celery_commander.tasks.message import of_created
-from celery_commander.tasks.publishing import publish_again
+from celery_commander.tasks.message import of_context, of_created
+from celery_commander.tasks.publishing import publish_again, publish_as_it_was
 
 
 def make_app(directory: Path, *, broker: str = "memory://", **settings: Any) -> Celery:
@@ -178,3 +178,43 @@ def test_the_same_task_id_twice_is_one_run(tmp_path: Path) -> None:
     found = history(app, "mine")
     assert of_created(found.created).body[0] == [1]
     assert [event.type for event, _ in found.voided] == ["run.created"]
+
+
+def test_an_eta_without_a_zone_means_utc_as_celerys_workers_read_it(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    app.conf.timezone = "Europe/Berlin"
+
+    result = app.tasks["work"].apply_async((1,), eta=datetime(2027, 1, 2, 12, 0))  # noqa: DTZ001
+
+    found = history(app, result.id)
+    assert found.state is not None
+    assert found.state.due_at == datetime(2027, 1, 2, 12, 0, tzinfo=UTC)
+    assert not found.voided
+
+
+def test_a_failed_second_publication_under_a_taken_id_cancels_nothing(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    app.tasks["work"].apply_async((1,), task_id="mine")
+    app.commander.engine.close()
+    cut_off = make_app(tmp_path, broker="amqp://127.0.0.1:1//")
+
+    with pytest.raises(OperationalError):
+        cut_off.tasks["work"].apply_async((2,), task_id="mine")
+
+    app = cut_off
+
+    found = history(app, "mine")
+    assert found.state is not None
+    assert (found.state.state, found.state.cancel_requested) == (State.PENDING, None)
+
+
+def test_a_message_known_only_by_its_routing_key_goes_back_to_that_queue(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    context = {"id": "r-1", "args": [1], "kwargs": {}, "task": "work"}
+    context["delivery_info"] = {"exchange": "", "routing_key": tmp_path.name}
+
+    publish_as_it_was(app, of_context("work", context))
+
+    (message,) = waiting(app)
+    assert message.headers["id"] == "r-1"
+    assert message.payload[0] == [1]
