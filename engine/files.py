@@ -226,6 +226,10 @@ class Files:
         """Give way to others for a moment."""
         time.sleep(seconds)
 
+    def give_way(self) -> None:
+        """Let whoever is ready to run go first, without sleeping."""
+        os.sched_yield()
+
 
 def _refusal(found: os.stat_result, is_type: object, kind: str) -> str | None:
     """Return why a file or directory is not safe to use, or None."""

@@ -6,7 +6,7 @@ import os
 import re
 import socket
 from datetime import datetime
-from typing import NewType
+from typing import NewType, cast
 
 from .boot import BootClock
 
@@ -34,13 +34,12 @@ def new_event_ids(now: datetime, count: int) -> list[EventId]:
     moment = f"{int(now.timestamp() * 1000) & 0xFFFF_FFFF_FFFF:012x}"
     front = f"{moment[:8]}-{moment[8:]}-7"  # 7: the version
     bits = os.urandom(_RANDOM_BYTES * count).hex()
-    return [
-        EventId(
-            f"{front}{bits[at : at + 3]}-{_VARIANT[bits[at + 3]]}{bits[at + 4 : at + 7]}"
-            f"-{bits[at + 7 : at + 19]}"
-        )
+    ids = [
+        f"{front}{bits[at : at + 3]}-{_VARIANT[bits[at + 3]]}{bits[at + 4 : at + 7]}"
+        f"-{bits[at + 7 : at + 19]}"
         for at in range(0, 2 * _RANDOM_BYTES * count, 2 * _RANDOM_BYTES)
     ]
+    return cast("list[EventId]", ids)
 
 
 def holder_name(role: str, clock: BootClock) -> str:

@@ -28,6 +28,7 @@ from .shield import shielded
 T = TypeVar("T")
 
 _LOOKS_OUTSIDE_THE_LOCK = 2
+_YIELDS = 4
 
 
 class Appender:
@@ -83,7 +84,7 @@ class Appender:
         handles = self._session.handles()
         patience: Patience | None = None
         while not (results := shielded(partial(self._try, handles, work, patience is not None))):
-            patience = patience or Patience(self._files, self._lock_seconds)
+            patience = patience or Patience(self._files, self._lock_seconds, yields=_YIELDS)
             patience.nap(handles.append_lock, self._files.lock_holder)
             handles = self._session.current() or self._session.handles()
         return results[0]
@@ -98,13 +99,16 @@ class Appender:
         """
         try:
             try:
-                if has_waited and self._session.handles() is not handles:
-                    return ()
                 if not self._claim.take():
+                    return ()
+                if has_waited and not handles.append_lock.is_intact():
+                    self._session.drop()
                     return ()
                 self._held = handles.append_lock
                 if not self._files.try_lock(handles.append_lock.fd):
                     self._held = None
+                    return ()
+                if has_waited and self._session.handles() is not handles:
                     return ()
                 return (work(handles),)
             finally:

@@ -41,8 +41,10 @@ def draft(new: NewEvent, fresh_id: str, *, durable: int, bytes_max: int) -> Draf
     """
     payload, data = encode_payload(new, durable=durable, bytes_max=bytes_max)
     check_type(new.type)
-    id_ = fresh_id if new.id is None else new.id
-    check_id(id_)
+    id_ = fresh_id
+    if new.id is not None:
+        id_ = new.id
+        check_id(id_)
     if new.token is None:
         if new.type == FENCED:
             raise InvalidEvent("token", f"{FENCED} must carry one")

@@ -8,7 +8,7 @@ from datetime import datetime
 from ..chain import PAYLOAD_BYTES_MAX, Header
 from ..control import Head
 from ..errors import LogUnavailable
-from ..events import Event, NewEvent, Position, read_timestamp
+from ..events import Event, FreshEvent, NewEvent, Position, read_timestamp
 from ..files import Files
 from ..forks import at_fork
 from ..ids import new_event_ids
@@ -71,6 +71,8 @@ class FileLog:
         self._notice_fork()
         drafts = self._drafts(news)
         written = self._appender.append(drafts)
+        if written.before.seq > self._written:
+            self._durability.expect_company()
         self._written = max(self._written, written.after.seq)
         if wait and self._durability_asked == "fsync":
             self._durability.wait(written.after.seq, self._session.current())
@@ -130,19 +132,16 @@ class FileLog:
         file, seq, events = self.header.first_seq, written.before.seq, []
         for each, hash_, offset in zip(drafts, written.hashes, written.offsets, strict=True):
             seq += 1
-            new = each.new
-            events.append(
-                Event(
-                    Position(seq, file, offset),
-                    seq,
-                    each.id,
-                    new.type,
-                    moment,
-                    new.run_id,
-                    each.data,
-                    hash_.decode("ascii"),
-                    new.n,
-                    new.token,
-                )
-            )
+            new, event = each.new, FreshEvent()
+            event.position = Position(seq, file, offset)
+            event.seq = seq
+            event.id = each.id
+            event.type = new.type
+            event.timestamp = moment
+            event.run_id = new.run_id
+            event.payload = each.data
+            event.hash = hash_.decode("ascii")
+            event.n = new.n
+            event.token = new.token
+            events.append(event.frozen())
         return events

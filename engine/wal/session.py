@@ -37,10 +37,11 @@ class Handles:
         self.append_lock = append_lock
         self.sync_lock = sync_lock
         self._all = (log, control_file, append_lock, sync_lock)
+        self._appends_through = (log, control_file, append_lock)
 
     def are_intact(self) -> bool:
-        """Tell whether every number still means the file it was opened for."""
-        return all_intact(self._all)
+        """Tell whether every number that an append uses still means its file; a sync looks at its own."""
+        return all_intact(self._appends_through)
 
     def close(self) -> None:
         """Close what is still ours."""
