@@ -128,6 +128,16 @@ class Commander:
         """Return everything that is recorded of one run up to now."""
         return RunHistory.of(self.engine.history(run_id))
 
+    def close(self) -> None:
+        """Close the store, if this process opened it; the next use opens it again. What is still owned runs out."""
+        with self._lock:
+            holders, self._holders = self._holders, {}
+            store, self._store = self._store, None
+        for holder in holders.values():
+            holder.stop()
+        if store is not None:
+            store.close()
+
     def nudge(self) -> None:
         """Have this worker look for dead owners at once; nothing happens where no worker runs."""
         if self.watcher is not None:

@@ -27,6 +27,13 @@ class Store:
     ledger: RunLedger
     leases: LeaseManager
     secret: bytes
+    databases: tuple[Database, ...]
+
+    def close(self) -> None:
+        """Sync what is written and close every file; for scripts and tests, a worker's process just ends."""
+        self.engine.close()
+        for database in self.databases:
+            database.close()
 
     def digest(self, told: Any) -> str:
         """Return what a replay compares instead of the arguments themselves; hexadecimal.
@@ -47,18 +54,15 @@ def open_store(settings: Settings) -> Store:
     """
     clock = BootClock()
     engine = EventSourcingEngine.open(settings)
+    folded = Database(settings.ledger_path, busy_seconds=settings.lock_seconds)
+    owners = Database(settings.leases_path, busy_seconds=settings.lock_seconds)
+    ttl_seconds, liveness = settings.lease_seconds, settings.liveness_directory
     return Store(
         secret=keep_secret(settings.wal_directory / "digest.key"),
         settings=settings,
         clock=clock,
         engine=engine,
-        ledger=RunLedger(
-            Database(settings.ledger_path, busy_seconds=settings.lock_seconds), engine
-        ),
-        leases=LeaseManager(
-            Database(settings.leases_path, busy_seconds=settings.lock_seconds),
-            clock,
-            ttl_seconds=settings.lease_seconds,
-            liveness_directory=settings.liveness_directory,
-        ),
+        ledger=RunLedger(folded, engine),
+        leases=LeaseManager(owners, clock, ttl_seconds=ttl_seconds, liveness_directory=liveness),
+        databases=(folded, owners),
     )

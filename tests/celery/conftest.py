@@ -12,6 +12,7 @@ import pytest
 from celery import Celery
 
 from celery_commander.engine import RunHistory, RunState, State
+from celery_commander.tasks import install
 from tests.celery.durable_app import Witness, make_app
 from tests.kit import Worker, celery_worker, wait_until
 
@@ -136,3 +137,11 @@ def deploy(tmp_path: Path) -> Iterator[Callable[..., Deployment]]:
 def deployment(deploy: Callable[..., Deployment]) -> Deployment:
     """Give one deployment without a server: messages in files, the log, SQLite."""
     return deploy()
+
+
+@pytest.fixture(autouse=True)
+def _stores_are_closed() -> Iterator[None]:
+    """Close what the apps of a test opened in this process: their descriptors add up."""
+    yield
+    for commander in list(install._commanders):
+        commander.close()
