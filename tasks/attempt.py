@@ -26,7 +26,6 @@ from celery_commander.engine import (
     decode,
     decode_exception,
     encode,
-    encode_exception,
 )
 
 from . import delivery, refusal
@@ -37,7 +36,7 @@ from .errors import (
     ForeignStore,
     is_recordable_end,
     is_termination,
-    shortened,
+    record_exception,
 )
 from .execution import Execution, StopRun, current_execution
 from .lost import running_threads
@@ -161,10 +160,7 @@ def _abort(execution: Execution, error: BaseException, reason: str) -> None:
     """Write down that the run failed, before Celery hears of it; what is owed is undone once Celery was told."""
     in_doubt = list(execution.state.open_steps) if execution.state else []
     data = {"reason": reason, "in_doubt": in_doubt, "generation": 1}
-    try:
-        _append_abort(execution, data | {"exception": encode_exception(error)})
-    except InvalidEvent:
-        _append_abort(execution, data | {"exception": encode_exception(shortened(error))})
+    record_exception(error, lambda it: _append_abort(execution, data | {"exception": it}))
     execution.outcome = State.ABORTED
 
 

@@ -15,7 +15,6 @@ from celery.exceptions import Ignore
 
 from celery_commander.engine import (
     Entry,
-    InvalidEvent,
     RunAborted,
     RunHistory,
     State,
@@ -23,7 +22,7 @@ from celery_commander.engine import (
     encode_exception,
 )
 
-from .errors import UndoNotFound, is_termination, shortened
+from .errors import UndoNotFound, is_termination, record_exception
 from .message import of_created
 from .ownership import Ownership, owned
 from .publishing import publish_again
@@ -173,12 +172,11 @@ def _undo_failed(
     settings = ownership.commander.settings
     tries: int = place["attempt"]
     failed = {**place, "final": tries > settings.undo_retries}
-    exception = encode_exception(error)
-    try:
+
+    def append(exception: Any) -> None:
         ownership.append("compensation.failed", {**failed, "exception": exception}, wait=True)
-    except InvalidEvent:
-        exception = encode_exception(shortened(error))
-        ownership.append("compensation.failed", {**failed, "exception": exception}, wait=True)
+
+    exception = record_exception(error, append)
     logger.warning(
         "Undo %s of step %s (%s) of run %s failed, try %s.",
         *(entry.undo, entry.step, entry.name, ownership.run_id, tries),

@@ -15,6 +15,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from billiard.common import terminate_handler_fired
 from celery.exceptions import SoftTimeLimitExceeded
 
@@ -22,10 +25,12 @@ from celery_commander.engine import (
     CommanderError,
     Fenced,
     ForeignLog,
+    InvalidEvent,
     LeaseLost,
     LogCorrupt,
     LogUnavailable,
     RecordedException,
+    encode_exception,
 )
 
 LONGEST_MESSAGE = 2_000
@@ -116,9 +121,19 @@ def is_termination(error: BaseException) -> bool:
     )
 
 
-def shortened(error: BaseException) -> RecordedException:
-    """Return a stand-in for an exception that is too large for the log."""
-    return RecordedException(type(error).__qualname__, str(error)[:LONGEST_MESSAGE])
+def record_exception(error: BaseException, append: Callable[[Any], object]) -> Any:
+    """Append an exception in the log's form by `append`; one that is too large is recorded by a stand-in.
+
+    Returns what was recorded.
+    """
+    whole = encode_exception(error)
+    try:
+        append(whole)
+    except InvalidEvent:
+        short = RecordedException(type(error).__qualname__, str(error)[:LONGEST_MESSAGE])
+        whole = encode_exception(short)
+        append(whole)
+    return whole
 
 
 def is_recordable_end(error: BaseException) -> bool:

@@ -34,7 +34,7 @@ from .errors import (
     RunStopped,
     is_recordable_end,
     is_termination,
-    shortened,
+    record_exception,
 )
 from .ownership import Ownership
 from .usage import usage_of
@@ -252,15 +252,13 @@ class Execution(Ownership):
 
     def _recorded_failure(self, call: _Call, error: BaseException) -> BaseException:
         """Record how a step failed and return what its caller sees: the same at a replay as now."""
-        recorded = encode_exception(error)
         owed = call.spec.undo is not None and not isinstance(error, call.spec.not_done)
-        data = {"step": call.index, "exception": recorded, "owed": owed}
-        try:
-            self._append_or_stop("step.failed", data, wait=False)
-        except InvalidEvent:
-            recorded = encode_exception(shortened(error))
-            self._append_or_stop("step.failed", data | {"exception": recorded}, wait=False)
-        return decode_exception(recorded)
+        data = {"step": call.index, "owed": owed}
+
+        def append(exception: Any) -> None:
+            self._append_or_stop("step.failed", data | {"exception": exception}, wait=False)
+
+        return decode_exception(record_exception(error, append))
 
     def _settle_doubt(self, call: _Call, entry: Entry) -> Any:
         """Decide about a step whose end nobody recorded, in the order that is promised."""
