@@ -2,7 +2,7 @@
 # The tools live in .venv. Linux, make, and Python 3.11 or newer are all that must be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types services test test-fast test-floors demo bench-log clean
+.PHONY: help install lint format types services test test-fast test-floors demo bench-log bench-observe clean
 .SUFFIXES:
 
 ROOMS := engine tasks beat
@@ -58,6 +58,9 @@ demo: install  ## kill real workers, see every run finish right   [BROKER=redis:
 
 bench-log: install  ## measure the log against the bare write + fdatasync loop on this disk
 	@$(BIN)/python -m bench.log $(ARGS)
+
+bench-observe: install  ## measure what observing plain tasks costs a worker, in CPU time; needs Redis
+	@$(BIN)/python -m bench.observe $(ARGS)
 
 clean:  ## remove .venv and all that was built; the next command installs anew
 	rm -rf $(VENV) $(VENV)-floors build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,3 +1,8 @@
-"""Keep a store healthy by the clock: the door of the beat room. Nothing stands here yet."""
+"""Keep a store healthy by the clock: the door of the beat room.
 
-__all__: list[str] = []
+`celery -A app beat` of an app with a commander sends the maintenance tasks by itself; nothing of this need be called.
+"""
+
+from .schedule import schedule_entries
+
+__all__ = ["schedule_entries"]

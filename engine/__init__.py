@@ -1,15 +1,31 @@
 """The engine's door: everything that other rooms may use, and nothing else."""
 
+from .anchors import (
+    Anchor,
+    AnchorContradicted,
+    AnchorDirectory,
+    AnchorError,
+    AnchorsUnreadable,
+    durable_anchor,
+)
 from .boot import BootClock
+from .checkpoints import CheckpointInvalid, CheckpointStore, CheckpointTooLarge, SavedContent
+from .compaction import CompactionReport
 from .database import Database
+from .dead_letters import DeadLetterQueue
 from .engine import EventSourcingEngine
 from .errors import (
     CommanderError,
+    CompactionRefused,
+    DeadLetterRefused,
+    DeadLetterResolved,
     Fenced,
     ForeignLog,
+    HistoryArchived,
     InvalidEvent,
     LeaseLost,
     LockTimeout,
+    LogCompacted,
     LogCorrupt,
     LogError,
     LogMoved,
@@ -21,10 +37,13 @@ from .errors import (
     RecordedException,
     RunAborted,
     SettingsError,
+    SnapshotMismatch,
     StepInDoubt,
     StoreBusy,
     StoreUnavailable,
+    UnknownDeadLetter,
     UnknownRun,
+    UnknownSnapshot,
     UnknownTask,
     UnreadableValue,
     UnrecordableValue,
@@ -32,10 +51,15 @@ from .errors import (
 from .events import Event, NewEvent, Position
 from .exceptions import decode_exception, encode_exception
 from .fold import DURABLE_TYPES, FOLD_VERSION, RunState, State, Void, fold, state_after
+from .health import EventSourcingHealth, unopened
+from .health_report import Findings, Health, HealthReport, Metric, worst
+from .health_store import HealthStore, WorkerReport
 from .history import Entry, RunHistory
 from .ids import EventId, RunId, holder_name, new_event_id
+from .integrity import BrokenAt, IntegrityReport, Status, Verified
 from .leases import Lease, LeaseManager, LeaseRow, LeaseStatus
 from .ledger import RunLedger
+from .letters import LETTER_TYPES, Category, DeadLetter, category_of, keeps_events
 from .liveness import Liveness, LivenessLock, LivenessRef, probe
 from .plan import (
     Abort,
@@ -44,6 +68,7 @@ from .plan import (
     Deliver,
     Facts,
     Park,
+    ParkVersion,
     Policy,
     Republish,
     Requeue,
@@ -51,20 +76,30 @@ from .plan import (
     Wait,
     plan,
 )
+from .rounds import Rounds
+from .run_query import RunQuery
 from .secret import keep_secret
 from .settings import Settings, suggest
+from .snapshots import Snapshot
+from .states import Checkpoint
 from .values import decode, digest, encode, register_type
-from .verify import BrokenAt, IntegrityReport, Status, verify_log
+from .verify import verify_log
 
 __all__ = [
     # the log
+    "Anchor",
+    "AnchorDirectory",
+    "durable_anchor",
     "BrokenAt",
+    "CompactionReport",
     "Event",
     "EventSourcingEngine",
     "IntegrityReport",
     "NewEvent",
     "Position",
+    "Snapshot",
     "Status",
+    "Verified",
     "verify_log",
     # settings and time
     "BootClock",
@@ -76,6 +111,8 @@ __all__ = [
     "RunId",
     "holder_name",
     "new_event_id",
+    # maintenance
+    "Rounds",
     # ownership
     "Database",
     "Lease",
@@ -94,16 +131,27 @@ __all__ = [
     "encode_exception",
     "register_type",
     # runs
+    "Checkpoint",
+    "CheckpointStore",
     "DURABLE_TYPES",
     "Entry",
     "FOLD_VERSION",
     "RunHistory",
     "RunLedger",
+    "RunQuery",
     "RunState",
+    "SavedContent",
     "State",
     "Void",
     "fold",
     "state_after",
+    # dead letters
+    "Category",
+    "DeadLetter",
+    "DeadLetterQueue",
+    "LETTER_TYPES",
+    "category_of",
+    "keeps_events",
     # recovery's decision
     "Abort",
     "Compensate",
@@ -111,19 +159,40 @@ __all__ = [
     "Deliver",
     "Facts",
     "Park",
+    "ParkVersion",
     "Policy",
     "Republish",
     "Requeue",
     "Skip",
     "Wait",
     "plan",
+    # health
+    "EventSourcingHealth",
+    "Findings",
+    "Health",
+    "HealthReport",
+    "HealthStore",
+    "Metric",
+    "WorkerReport",
+    "unopened",
+    "worst",
     # errors
+    "CheckpointInvalid",
+    "CheckpointTooLarge",
+    "AnchorContradicted",
+    "AnchorError",
+    "AnchorsUnreadable",
     "CommanderError",
+    "DeadLetterRefused",
+    "DeadLetterResolved",
+    "CompactionRefused",
     "Fenced",
     "ForeignLog",
+    "HistoryArchived",
     "InvalidEvent",
     "LeaseLost",
     "LockTimeout",
+    "LogCompacted",
     "LogCorrupt",
     "LogError",
     "LogMoved",
@@ -135,10 +204,13 @@ __all__ = [
     "RecordedException",
     "RunAborted",
     "SettingsError",
+    "SnapshotMismatch",
     "StepInDoubt",
     "StoreBusy",
     "StoreUnavailable",
+    "UnknownDeadLetter",
     "UnknownRun",
+    "UnknownSnapshot",
     "UnknownTask",
     "UnreadableValue",
     "UnrecordableValue",

@@ -113,6 +113,12 @@ def lines_within(data: bytes) -> list[int]:
     return [match.start() for match in _LINE_FRONT.finditer(data)][-_LOOKALIKES_MAX:]
 
 
+def first_stamp(data: bytes) -> bytes | None:
+    """Return the timestamp of the line that begins here, or None when none does."""
+    match = _LINE_FRONT.match(data)
+    return match[3] if match is not None else None
+
+
 class Reached(NamedTuple):
     """Say what a block of good lines ended with."""
 

@@ -1,9 +1,9 @@
 """Hold what all processes of a log have agreed on: its head, and how far the disk has promised.
 
 The file has two slots in sectors of their own, each with its own checksum. The append slot is
-written under ``append.lock``: last seq, its hash, the file's size, the last timestamp, how many
-fences were appended. The sync slot is written under ``sync.lock``: the highest seq that is on
-disk, and whether a sync ever failed.
+written under ``append.lock``: last seq, its hash, which file is the active one, its size, the last
+timestamp, up to which seq one must have looked to know every fence. The sync slot is written under
+``sync.lock``: the highest seq that is on disk, and whether a sync ever failed.
 
 It is never synced and needs no sync: after a power cut it is of another boot, which makes it
 void, and the head is derived from the log itself. While the boot lasts the page cache keeps it,
@@ -24,7 +24,7 @@ from .files import Files
 SLOT_BYTES = 512
 CONTROL_BYTES = 2 * SLOT_BYTES
 
-_HEAD = struct.Struct(">Q64sQ27sQ?")
+_HEAD = struct.Struct(">Q64sQ27sQQ??")
 _PROMISE = struct.Struct(">Q?")
 _CRC = struct.Struct(">I")
 _TORN_READS_MAX = 50
@@ -33,14 +33,21 @@ T = TypeVar("T")
 
 
 class Head(NamedTuple):
-    """Say where the log ends. ``dirty``: bytes beyond the size failed and could not be cut; they must never count."""
+    """Say where the log ends.
+
+    ``file`` is the first seq of the active file, ``size`` is that file's. No fence comes after seq ``fenced``.
+    ``dirty``: bytes beyond the size failed and could not be cut; they must never count. ``sealed``: the file
+    has got its last line, and the next one is to take its place before anything is appended.
+    """
 
     seq: int
     hash: bytes
     size: int
     timestamp: bytes
-    fences: int
+    fenced: int
+    file: int
     dirty: bool = False
+    sealed: bool = False
 
 
 class Promise(NamedTuple):
@@ -50,7 +57,7 @@ class Promise(NamedTuple):
     poisoned: bool = False
 
 
-EMPTY = Head(0, GENESIS, 0, b"0001-01-01T00:00:00.000000Z", 0)
+EMPTY = Head(0, GENESIS, 0, b"0001-01-01T00:00:00.000000Z", 0, 1)
 NOTHING = Promise(0)
 
 
@@ -62,7 +69,7 @@ class Control:
         self._fd = fd
         boot = hashlib.sha256(boot_id.encode()).digest()[:16]
         log = hashlib.sha256(log_id.encode()).digest()[:16]
-        self._heads = _Slot[Head](files, fd, 0, stamp=b"cwA1" + boot + log, form=_HEAD)
+        self._heads = _Slot[Head](files, fd, 0, stamp=b"cwA2" + boot + log, form=_HEAD)
         self._promises = _Slot[Promise](
             files, fd, SLOT_BYTES, stamp=b"cwS1" + boot + log, form=_PROMISE
         )

@@ -4,19 +4,32 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Self
 
+from .anchors import Anchor
+from .archive import alone, prune
 from .boot import read_boot_id
-from .errors import LogCorrupt, LogUnavailable
+from .compaction import CompactionReport, compact
+from .database import Database
+from .errors import HistoryArchived, LogCorrupt, LogUnavailable
 from .events import Event, NewEvent, Position
 from .files import Files
 from .fold import state_after
+from .health import EventSourcingHealth
+from .health_report import HealthReport
+from .integrity import IntegrityReport, Status, Verified
+from .latency import LatencyRing
+from .ledger import RunLedger
+from .ledger_view import states_of
 from .settings import Settings
+from .snapshot_file import Head, SnapshotFile
+from .snapshots import Snapshot, Snapshots
 from .states import RunState
-from .verify import IntegrityReport, verify_log
+from .verified import Verification, last_verification, note_verification
+from .verify import verify_log
 from .wal import FileLog
 
 _BATCH_EVENTS = 256
@@ -30,8 +43,16 @@ class EventSourcingEngine:
     own on first use. Close it, or use it as a context manager.
     """
 
-    def __init__(self, log: FileLog) -> None:
+    def __init__(
+        self, log: FileLog, settings: Settings, now: Callable[[], datetime], *, writes: bool = True
+    ) -> None:
         self._log = log
+        self._writes = writes
+        self.settings = settings
+        self.now = now
+        self._health: EventSourcingHealth | None = None
+        self._snapshots = Snapshots(log, settings, now)
+        log.retain(self._snapshots)
 
     @classmethod
     def open(
@@ -41,6 +62,7 @@ class EventSourcingEngine:
         now: Callable[[], datetime] | None = None,
         create: bool = True,
         boot_id: str | None = None,
+        files: Files | None = None,
     ) -> Self:
         """Open the log, and make it first if there is none.
 
@@ -50,34 +72,44 @@ class EventSourcingEngine:
         Args:
             settings: the settings, or the path of the active file.
             now: the wall clock for timestamps; default UTC of the system.
-            create: False opens for reading what is there, and touches nothing until something is
-                appended.
+            create: False opens for reading what is there, and touches nothing until something is appended.
             boot_id: which boot this is; default the kernel's answer.
+            files: the operating system; another one stands in its place where faults are tried.
 
         Raises:
             ForeignLog: the file is no log of ours.
             LogUnavailable: it cannot be opened or made.
         """
-        if not isinstance(settings, Settings):
-            settings = Settings.at(settings)
+        settings = settings if isinstance(settings, Settings) else Settings.at(settings)
         boot = read_boot_id() if boot_id is None else boot_id
-        log = FileLog(settings, Files(), now=now or _utc_now, boot_id=boot, create=create)
+        now = now or (lambda: datetime.now(UTC))
+        log = FileLog(settings, files or Files(), now=now, boot_id=boot, create=create)
         if create:
             try:
                 log.settle()
             except (LogCorrupt, LogUnavailable):
                 pass  # said again, by the same check, to the first who appends
-        return cls(log)
+        return cls(log, settings, now, writes=create)
 
     @property
     def log_id(self) -> str:
         """Return the log's identity, made with it."""
-        return self._log.header.log_id
+        return self._log.log_id
 
     @property
     def path(self) -> Path:
         """Return the absolute path of the active file."""
         return self._log.layout.active
+
+    @property
+    def directory(self) -> Path:
+        """Return the log's own directory beside the active file."""
+        return self._log.layout.directory
+
+    @property
+    def latency(self) -> LatencyRing:
+        """Return how long the last waited appends of all processes of the host took."""
+        return self._log.latency
 
     def append(
         self,
@@ -97,8 +129,8 @@ class EventSourcingEngine:
             run_id: the run it belongs to.
             token: the fencing token of an owner; an outsider has none.
             n: the run's own dense number of the event.
-            wait: True returns once the event is on disk. False returns once it is written: it survives
-                this process, and a power cut from flush_seconds later on.
+            wait: True returns once it is on disk. False returns once it is written: it survives this process, and a
+                power cut from flush_seconds later on.
 
         Raises:
             Fenced: a newer token owns the run; nothing was written.
@@ -122,48 +154,221 @@ class EventSourcingEngine:
         """Wait until everything that this process has written is on disk."""
         self._log.sync()
 
-    def read_from(self, position: Position | None) -> Iterator[Event]:
-        """Yield every event after `position` (None: all), verified, up to those written by now.
+    def read_from(self, position: Position | str | None) -> Iterator[Event]:
+        """Yield every event after `position`, verified, up to those written by now.
+
+        None: all that are there. A snapshot's name or id: what came after it.
 
         Raises:
+            UnknownSnapshot: no snapshot of that name or id counts.
+            LogCompacted: what came after the position is not there any more.
             LogCorrupt: a line does not follow from the one before it.
             LogMoved: there is no event at the position.
         """
-        return self._log.reader.read(position)
+        return self._log.reader.read(self._position_of(position))
 
     async def stream_from(
-        self, position: Position | None, follow: bool = False
+        self, position: Position | str | None, follow: bool = False
     ) -> AsyncIterator[Event]:
         """Yield the same as read_from without blocking the loop; `follow` goes on waiting for more.
 
         Reading is done in the loop's default executor, a batch at a time.
         """
+        at = await asyncio.to_thread(self._position_of, position)
         while True:
-            batch = await asyncio.to_thread(self._log.reader.batch, position, _BATCH_EVENTS)
+            batch = await asyncio.to_thread(self._log.reader.batch, at, _BATCH_EVENTS)
             for event in batch:
                 yield event
-                position = event.position
+                at = event.position
             if not batch:
                 if not follow:
                     return
                 await asyncio.sleep(_FOLLOW_SECONDS)
 
+    def _position_of(self, place: Position | str | None) -> Position | None:
+        return self._snapshots.find(place).position if isinstance(place, str) else place
+
     def history(self, run_id: str) -> list[Event]:
         """Return a run's events in order, each hashed again, with all that any process wrote before.
 
-        Raises:
-            LogCorrupt: one of them does not verify.
-        """
-        return self._log.index.history(run_id)
+        Those of an unfinished run are complete for ever: what was compacted away is kept in a snapshot.
 
-    def verify_integrity(self) -> IntegrityReport:
-        """Read the whole log and say whether it holds, and if not, where it breaks."""
-        return verify_log(self.path, published=self._log.reader.published, log_id=self.log_id)
+        Raises:
+            HistoryArchived: the run had ended, and its first events were compacted away.
+            LogCorrupt: one of them does not verify.
+            SnapshotMismatch: the snapshot that keeps the first of them cannot be believed.
+        """
+        events = self._log.index.history(run_id)
+        begins_at = self._log.index.begins_at
+        if begins_at > 1 and (not events or events[0].seq >= begins_at):
+            # New since then, or over before: a late duplicate may have been registered as if it were new.
+            known = self._snapshots.state(run_id)
+            begun = known is None or (events and events[0].timestamp == known[0].created_at)
+            if known is not None and not begun:
+                raise HistoryArchived(run_id, known[0].state.value, known[1])
+        return events
+
+    def settled_state(self, run_id: str) -> tuple[RunState, int] | None:
+        """Return where a run stood when its events were compacted away, and up to which event that was.
+
+        None for a run of which nothing was compacted away.
+
+        Raises:
+            SnapshotMismatch: the snapshot that would tell cannot be believed.
+        """
+        return self._snapshots.state(run_id) if self.first_seq > 1 else None
+
+    def verify_integrity(
+        self, *, after: Verified | None = None, anchors: Sequence[Anchor] = ()
+    ) -> IntegrityReport:
+        """Read the log and say whether it holds, and if not, where it breaks.
+
+        The snapshots beside a good log are hashed too: one that is not what the log says is told then. Health reports
+        the last answer; an engine that was opened only for reading writes down none.
+
+        Args:
+            after: go on from where an earlier verification ended; default from the beginning.
+            anchors: what the log is known to have been.
+        """
+        report = self._verify_log(after=after, anchors=anchors)
+        if report.status.is_good and (mismatch := self._snapshots.check()) is not None:
+            report = replace(report, status=Status.SNAPSHOT_MISMATCH, reason=str(mismatch))
+        if self._writes:
+            self.note_verified(report, whole=after is None)
+        return report
+
+    def _verify_log(
+        self, *, after: Verified | None = None, anchors: Sequence[Anchor] = ()
+    ) -> IntegrityReport:
+        return verify_log(
+            self.path,
+            published=self._log.reader.published,
+            log_id=self.log_id,
+            after=after,
+            anchors=anchors,
+        )
+
+    def last_verification(self) -> Verification | None:
+        """Return what the last one came to, in any process, or None; raises OSError and ValueError if it is unreadable.
+
+        Its `verified` is where the next one may go on; a broken log has none, so the next reads it whole.
+        """
+        last = last_verification(self.directory)
+        return last if last is not None and last.log_id == self.log_id else None
+
+    def note_verified(self, report: IntegrityReport, *, whole: bool = True) -> None:
+        """Write down what a verification came to, for health; of a part, or of the `whole` log."""
+        found = Verification.of(report, log_id=self.log_id, at=self.now())
+        note_verification(self.directory, found, whole=whole)
+
+    def settle(self) -> None:
+        """Repair what a crash left, as the first append would, and raise what that would meet.
+
+        Raises:
+            LogUnavailable, LogCorrupt, ForeignLog: the log takes no events.
+        """
+        self._log.settle()
+
+    def check(self) -> None:
+        """Raise what the next append would meet in the way of it; nothing is written, nothing waited for.
+
+        Raises:
+            ForeignLog, LogUnavailable: and its subclasses: moved, poisoned, cut, not to be opened.
+        """
+        self._log.check()
+
+    def live_bytes(self) -> int:
+        """Return the size of the active file and of the sealed segments that are still beside it."""
+        return self._log.live_bytes()
+
+    def health(self) -> HealthReport:
+        """Say how the store is, in constant time; nothing is verified for it and it never raises.
+
+        Leases, dead letters and workers are known to a Commander only: `app.commander.health.report()`.
+        """
+        if self._health is None:
+            self._health = EventSourcingHealth(self)
+        return self._health.report()
+
+    @property
+    def published_seq(self) -> int:
+        """Return the last event's seq as this boot has published it; 0 when it has not yet."""
+        return head.seq if (head := self._log.head()) is not None else 0
+
+    def snapshot(self, name: str) -> Snapshot:
+        """Take a snapshot of every run's state, with the events of all that are unfinished.
+
+        The active file is sealed first, so that all that the snapshot holds can be compacted. Memory is
+        bounded, and appending goes on.
+
+        Raises:
+            ValueError: the name is not 1 to 64 letters, digits, dots, dashes and underscores.
+            LockTimeout: somebody else takes one, or compacts.
+            LogUnavailable, StoreUnavailable: the log or the ledger cannot be used now.
+        """
+        database = Database(self.settings.ledger_path, busy_seconds=self.settings.lock_seconds)
+        try:  # a database of its own: threads of this process need not wait for the writing
+            return self._snapshots.take(name, RunLedger(database, self))
+        finally:
+            database.close()
+
+    def snapshots(self) -> list[Snapshot]:
+        """Return the snapshots that count, oldest first."""
+        return self._snapshots.all()
+
+    def compact(self, name: str) -> CompactionReport:
+        """Move the sealed files that the newest snapshot of a name replaces into the archive.
+
+        Raises:
+            UnknownSnapshot: none of that name or id counts.
+            SnapshotMismatch: it is not what the log says of it; nothing was moved.
+            CompactionRefused: the log does not verify.
+            LockTimeout: somebody else takes a snapshot, or compacts.
+            LogUnavailable: the log cannot take events now, or a file cannot be moved.
+        """
+        verify = self._verify_log
+        return compact(self._log, self._snapshots, self.settings, name=name, verify=verify)
+
+    def archive_prune(self, days: float | None = None) -> int:
+        """Remove files that have been in the archive for `days` (archive_days); return how many."""
+        bound = self.settings.archive_days if days is None else days
+        layout, files = self._log.layout, self._log.reader.files
+        with alone(layout, files, self.settings.lock_seconds):
+            return prune(layout, files, self.now(), bound)
+
+    def snapshot_to_begin_with(self) -> tuple[SnapshotFile, Head] | None:
+        """Return the checked snapshot that folding begins with; None where the log begins with event 1.
+
+        Raises:
+            SnapshotMismatch: none can be believed.
+        """
+        return self._snapshots.newest() if self.first_seq > 1 else None
+
+    @property
+    def first_seq(self) -> int:
+        """Return the seq of the first event that is still in the log's files: 1 unless it was compacted."""
+        return self._log.reader.numbers()[0]
+
+    def seal(self) -> bool:
+        """Seal the active file and go on in a fresh one; False when there is nothing in it to seal.
+
+        It happens by itself at segment_bytes and segment_seconds, whoever appends then.
+
+        Raises:
+            LogUnavailable: and its subclasses: the log cannot take events now, or there is no room.
+            LogCorrupt: durable bytes do not verify.
+        """
+        return self._log.seal()
 
     def replay(self) -> dict[str, RunState]:
-        """Fold the whole log into the state of every run."""
-        states: dict[str, RunState] = {}
-        for event in self.read_from(None):
+        """Fold the whole log into the state of every run; a compacted one from its newest snapshot on.
+
+        Raises:
+            SnapshotMismatch: none can be believed.
+        """
+        found = self.snapshot_to_begin_with()
+        states = {} if found is None else states_of(*found)
+        for event in self.read_from(None if found is None else found[1].position):
             if event.run_id is not None:
                 state = state_after(states.get(event.run_id), event)
                 if state is not None:
@@ -177,13 +382,7 @@ class EventSourcingEngine:
 
     def head(self) -> tuple[int, str]:
         """Return the seq and the hash of the last published event."""
-        head = self._log.head()
-        if head is None:
-            seq, hash_ = 0, self._log.header.base_hash
-            for event in self.read_from(None):
-                seq, hash_ = event.seq, event.hash
-            return seq, hash_
-        return head.seq, head.hash.decode("ascii")
+        return self._log.reader.end()
 
     def close(self) -> None:
         """Sync what is written and close every file. Safe to call twice."""
@@ -192,14 +391,5 @@ class EventSourcingEngine:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
-
-
-def _utc_now() -> datetime:
-    return datetime.now(UTC)

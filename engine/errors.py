@@ -10,22 +10,35 @@ One tree, so that a caller can catch as narrowly or as widely as it means to::
     │   │   ├── LockTimeout         somebody held a lock for longer than the bound
     │   │   ├── LogPoisoned         a sync failed: nothing may be acknowledged any more
     │   │   └── LogMoved            renamed, truncated or replaced from outside
+    │   │       └── LogCompacted    a snapshot stands for what was to be read
     │   ├── LogCorrupt              bytes that were durable do not verify
+    │   ├── SnapshotMismatch        a snapshot is missing, or not what the log says of it
+    │   ├── CompactionRefused       the log does not verify: nothing of it is moved
+    │   ├── HistoryArchived         a run ended, and its events were compacted away
     │   ├── ForeignLog              another log, or no log of ours
     │   │   └── NotALog             no log at all
     │   └── InvalidEvent            an event that the grammar does not allow
+    ├── AnchorError
+    │   ├── AnchorContradicted      what is anchored is not what the log says now
+    │   └── AnchorsUnreadable       the file of anchors holds something else
     ├── StoreUnavailable            a database beside the log cannot be used now
     │   └── StoreBusy               its write lock was not given within the bound
+    ├── CheckpointInvalid           a checkpoint's content is not what the log says
+    ├── CheckpointTooLarge          a state is larger than a checkpoint may be
     ├── UnrecordableValue           a value that would not come back as it went in
     ├── UnreadableValue             a recorded value that this process cannot rebuild
     ├── RecordedException           stands for a recorded exception whose class is not here
     ├── Fenced                      a newer token owns the run
     ├── LeaseLost                   the lease ran out, or somebody took it over
     ├── NonDeterministic            a replay asked for something else than was recorded
+    ├── UnknownSnapshot             no snapshot of this name counts
     ├── UnknownRun                  no event of this run was found
     ├── UnknownTask                 this process has no task of that name
     ├── RunAborted                  what the caller of an aborted run is told
-    └── StepInDoubt                 a step was started and nobody recorded its end
+    ├── StepInDoubt                 a step was started and nobody recorded its end
+    ├── UnknownDeadLetter           there is no dead letter of this id
+    ├── DeadLetterResolved          somebody has answered it, or its run went on
+    └── DeadLetterRefused           what was asked does not fit it
 
 The first paragraph of a class's docstring is its message, filled in from the facts, which are attributes.
 Every error is rebuilt from its ``args``, so it survives pickling and a JSON result backend.
@@ -104,6 +117,18 @@ class LogMoved(LogUnavailable):
     """
 
 
+class LogCompacted(LogMoved):
+    """What follows position {position} was compacted away; the log begins at event {first_seq}.
+    Read the newest snapshot, and go on from there.
+    """
+
+    def __init__(self, position: object, first_seq: int) -> None:
+        super().__init__("", f"it begins at event {first_seq}")
+        self.position = str(position)
+        self.args = (self.position, first_seq)
+        self.first_seq = first_seq
+
+
 class LogCorrupt(LogError):
     """The log is corrupt at event {seq}, {path} byte {offset}: {reason}.
     Nothing was cut; verify it before going on.
@@ -115,6 +140,42 @@ class LogCorrupt(LogError):
         self.path = os.fspath(path)
         self.offset = offset
         self.reason = reason
+
+
+class SnapshotMismatch(LogError):
+    """The snapshot {path} is not believed: {reason}.
+    Put the file back as it was made, or put the archived segments back.
+    """
+
+    def __init__(self, path: StrPath, reason: str) -> None:
+        super().__init__(os.fspath(path), reason)
+        self.path = os.fspath(path)
+        self.reason = reason
+
+
+class CompactionRefused(LogError):
+    """Nothing of the log {path} is compacted, it does not verify: {reason} ({status}, {exit_code}).
+    Verify it, and mend what that says.
+    """
+
+    def __init__(self, path: StrPath, reason: str, status: str, exit_code: int) -> None:
+        super().__init__(os.fspath(path), reason, status, exit_code)
+        self.path = os.fspath(path)
+        self.reason = reason
+        self.status = status
+        self.exit_code = exit_code
+
+
+class HistoryArchived(LogError):
+    """Run {run_id} is over ({state}), and its events up to {through} were compacted away.
+    Look for them in the archive, as long as it keeps them.
+    """
+
+    def __init__(self, run_id: str, state: str, through: int) -> None:
+        super().__init__(run_id, state, through)
+        self.run_id = run_id
+        self.state = state
+        self.through = through
 
 
 class ForeignLog(LogError):
@@ -246,6 +307,17 @@ class NonDeterministic(CommanderError):
         self.found = found
 
 
+class UnknownSnapshot(CommanderError):
+    """No snapshot {name!r} counts in this log; there are: {known}.
+    Take it with `commander snapshot {name}`, or name one that is there.
+    """
+
+    def __init__(self, name: str, known: str) -> None:
+        super().__init__(name, known)
+        self.name = name
+        self.known = known
+
+
 class UnknownRun(CommanderError):
     """No run {run_id} is known.
     Check the id, and that this process reads the store that registered it.
@@ -288,3 +360,34 @@ class StepInDoubt(CommanderError):
         self.run_id = run_id
         self.step = step
         self.name = name
+
+
+class UnknownDeadLetter(CommanderError):
+    """There is no dead letter {entry}: nothing made it, or it is older than dead_letter_days.
+    List those that there are.
+    """
+
+    def __init__(self, entry: str) -> None:
+        super().__init__(entry)
+        self.entry = entry
+
+
+class DeadLetterResolved(CommanderError):
+    """Dead letter {entry} is resolved already: {resolution}, by {by}.
+    Look at its run; what it needs now, if anything, has a letter of its own.
+    """
+
+    def __init__(self, entry: str, resolution: str, by: str) -> None:
+        super().__init__(entry, resolution, by)
+        self.entry = entry
+        self.resolution = resolution
+        self.by = by
+
+
+class DeadLetterRefused(CommanderError):
+    """Dead letter {entry} stays as it is: {reason}."""
+
+    def __init__(self, entry: str, reason: str) -> None:
+        super().__init__(entry, reason)
+        self.entry = entry
+        self.reason = reason

@@ -10,6 +10,7 @@ anything is written.
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import stat
@@ -24,9 +25,15 @@ from .errors import LogUnavailable, LogUnreadable
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
 
+SECOND_NAME = "has a second name (hard link); give the log a file of its own"
+
 _ALWAYS = (
     os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
 )  # NONBLOCK: a pipe in a file's place must not hang the open
+
+
+_NO_LOCKS = frozenset((errno.ENOLCK, errno.ENOTSUP, errno.ENOSYS, errno.EINVAL))
+_NO_LOCKS_REASON = "its file system cannot lock files; put the state on a local disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +75,8 @@ def all_intact(all_opened: Iterable[Opened]) -> bool:
 class Files:
     """Open, read, write, lock and sync files; the only part of the log that knows the operating system."""
 
-    def open(self, path: Path, flags: int) -> Opened:
-        """Open a regular file that is ours, never through a symbolic link.
+    def open(self, path: Path, flags: int, *, names_max: int = 1) -> Opened:
+        """Open a regular file that is ours, never through a symbolic link; it has at most `names_max` names.
 
         Raises:
             FileNotFoundError: it is missing and O_CREAT was not asked for.
@@ -83,8 +90,8 @@ class Files:
             raise LogUnavailable(path, f"{path.name} cannot be opened: {error.strerror}") from error
         found = os.fstat(fd)
         reason = _refusal(found, stat.S_ISREG, "regular file")
-        if reason is None and found.st_nlink > 1:
-            reason = "has a second name (hard link); give the log a file of its own"
+        if reason is None and found.st_nlink > names_max:
+            reason = SECOND_NAME
         if reason is not None:
             os.close(fd)
             raise LogUnavailable(path, f"{path.name} {reason}")
@@ -130,6 +137,13 @@ class Files:
         if reason is not None:
             raise LogUnavailable(path, f"{path.name} {reason}")
 
+    def mounts(self) -> list[str]:
+        """Return the lines of this process's mount table; none where the system has no such table."""
+        try:
+            return Path("/proc/self/mountinfo").read_text("utf-8", "surrogateescape").splitlines()
+        except OSError:
+            return []
+
     def stat(self, path: str) -> os.stat_result:
         """Return what the path means now, not following a symbolic link."""
         return os.lstat(path)
@@ -137,6 +151,10 @@ class Files:
     def exists(self, path: Path) -> bool:
         """Tell whether the path is there, even as a dangling link."""
         return os.path.lexists(path)
+
+    def names(self, fd: int) -> int:
+        """Return how many names the file has."""
+        return os.fstat(fd).st_nlink
 
     def size(self, fd: int) -> int:
         """Return the file's size in bytes."""
@@ -188,16 +206,39 @@ class Files:
         if source.parent != target.parent:
             self.sync_directory(source.parent)
 
+    def link(self, source: Path, target: Path) -> None:
+        """Give a file a second name, which nothing must have yet, and wait until that is on disk."""
+        os.link(source, target, follow_symlinks=False)
+        self.sync_directory(target.parent)
+
+    def is_same(self, path: Path, opened: Opened) -> bool:
+        """Tell whether the path means this file now."""
+        try:
+            found = os.lstat(path)
+        except OSError:
+            return False
+        return found.st_ino == opened.inode and found.st_dev == opened.device
+
     def remove(self, path: Path) -> None:
         """Remove a name, if it is there."""
         path.unlink(missing_ok=True)
 
     def try_lock(self, fd: int) -> bool:
-        """Take the lock on a whole file if nobody else has it."""
+        """Take the lock on a whole file if nobody else has it.
+
+        Raises:
+            LogUnavailable: files cannot be locked there; nothing is ever written without the lock.
+        """
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             return False
+        except OSError as error:
+            if error.errno in _NO_LOCKS:
+                raise LogUnavailable(
+                    _path_of(fd), f"{_NO_LOCKS_REASON} ({error.strerror})"
+                ) from error
+            raise
         return True
 
     def unlock(self, fd: int) -> None:
@@ -229,6 +270,13 @@ class Files:
     def give_way(self) -> None:
         """Let whoever is ready to run go first, without sleeping."""
         os.sched_yield()
+
+
+def _path_of(fd: int) -> str:
+    try:
+        return os.readlink(f"/proc/self/fd/{fd}")
+    except OSError:
+        return f"descriptor {fd}"
 
 
 def _refusal(found: os.stat_result, is_type: object, kind: str) -> str | None:

@@ -21,6 +21,11 @@ Nothing leaves COMMITTED or COMPENSATED; `delivered` is a column of its own. An 
 hold the run by its token and fit its state. Outsiders' events (`run.created`, `run.cancelled`,
 `run.degraded`) carry no token. Types that are not named here pass by: the state stands.
 
+A run that gave up, was parked or got stuck has a dead letter, named after the seq of the event that
+says so. A person's word (`operator.*`) must name the letter that is open: the first one counts, and
+whoever comes second is void. It moves nothing by itself, except that a parked or stuck run is
+`released`: recovery, or the command that wrote it, goes on from there.
+
 Pure: no clock, no file, and it never raises for what a log may hold.
 """
 
@@ -30,7 +35,9 @@ from typing import Any, Final
 
 from .events import Event
 from .fields import Refused, flag, is_number, mapping, moment, number, optional_text, text
-from .states import FINISHED, RunState, State, Void
+from .operators import discarded, retried
+from .restart import restarted, saved
+from .states import FINISHED, NEEDS_A_PERSON, RunState, State, Void
 
 __all__ = [
     "DURABLE_TYPES",
@@ -44,7 +51,7 @@ __all__ = [
     "state_after",
 ]
 
-FOLD_VERSION: Final = 1
+FOLD_VERSION: Final = 2
 """Grows with every change of what is decided below; a ledger of another version is rebuilt."""
 
 _RUNNING = frozenset({State.EXECUTING, State.VERIFYING})
@@ -53,6 +60,14 @@ _ROLLBACK = frozenset({State.ABORTED})
 _ENDED = FINISHED | {State.ABORTED, State.STUCK}
 
 _Changes = dict[str, Any]
+
+_GOES_ON: Final[_Changes] = {
+    "paused_kind": None,
+    "due_at": None,
+    "letter": None,
+    "released": False,
+}
+"""What no longer holds of a run that leaves where it waited."""
 
 
 def fold(state: RunState | None, event: Event) -> RunState | Void | None:
@@ -146,7 +161,17 @@ def _degraded(state: RunState | None, event: Event) -> RunState:
     elif state.state not in (State.PENDING, State.PAUSED):
         raise Refused(f"the run is {state.state}")
     over: _Changes = {"state": State.COMMITTED, "delivered": True, "degraded": True}
-    return _moved(state, event, **over, open_steps=(), owed=(), paused_kind=None, due_at=None)
+    return _moved(state, event, **over, **_GOES_ON, open_steps=(), owed=())
+
+
+def _said_by_a_person(
+    changes_of: Callable[[RunState, Event], _Changes],
+) -> Callable[[RunState | None, Event], RunState]:
+    def rule(state: RunState | None, event: Event) -> RunState:
+        state = _existing(state)
+        return _moved(state, event, **changes_of(state, event))
+
+    return rule
 
 
 # What an owner's event changes, once its token and the state have been looked at
@@ -154,7 +179,7 @@ def _degraded(state: RunState | None, event: Event) -> RunState:
 
 def _started(state: RunState, event: Event) -> _Changes:
     claim: _Changes = {"state": State.EXECUTING, "token": event.token, "attempt": state.attempt + 1}
-    return {**claim, "paused_kind": None, "due_at": None}
+    return {**claim, **_GOES_ON}
 
 
 def _fenced(state: RunState, event: Event) -> _Changes:
@@ -177,7 +202,7 @@ def _aborted(state: RunState, event: Event) -> _Changes:
     if generation < state.generation + (state.state is State.STUCK):
         raise Refused(f"generation {generation} is not newer than {state.generation}")
     rollback: _Changes = {"state": State.ABORTED, "generation": generation}
-    return {**rollback, "paused_kind": None, "due_at": None}
+    return {**rollback, **_GOES_ON, "letter": event.seq}
 
 
 def _compensated(state: RunState, event: Event) -> _Changes:
@@ -189,7 +214,7 @@ def _compensated(state: RunState, event: Event) -> _Changes:
 
 def _stuck(state: RunState, event: Event) -> _Changes:
     _check_generation(state, event)
-    return {"state": State.STUCK}
+    return {"state": State.STUCK, "letter": event.seq}
 
 
 def _delivered(state: RunState, event: Event) -> _Changes:
@@ -203,13 +228,15 @@ def _delivered(state: RunState, event: Event) -> _Changes:
 
 def _requeued(state: RunState, event: Event) -> _Changes:
     deaths = state.deaths + flag(event.payload, "death")
-    waiting: _Changes = {"state": State.PENDING, "due_at": moment(event.payload, "due")}
-    return {**waiting, "paused_kind": None, "deaths": deaths}
+    waiting: _Changes = {"state": State.PENDING, "deaths": deaths}
+    due: _Changes = {"due_at": moment(event.payload, "due")}
+    return {**_GOES_ON, **waiting, **due, **restarted(state, event)}
 
 
 def _paused(_state: RunState, event: Event) -> _Changes:
     kind, due_at = text(event.payload, "kind"), moment(event.payload, "due")
-    return {"state": State.PAUSED, "paused_kind": kind, "due_at": due_at, "deaths": 0}
+    waiting: _Changes = {"state": State.PAUSED, "paused_kind": kind, "due_at": due_at, "deaths": 0}
+    return {**_GOES_ON, **waiting, "letter": event.seq if kind in NEEDS_A_PERSON else None}
 
 
 def _step_started(state: RunState, event: Event) -> _Changes:
@@ -260,10 +287,6 @@ def _undo_completed(state: RunState, event: Event) -> _Changes:
     return {**_undo_named(state, event), "owed": _without(state.owed, event.payload["step"])}
 
 
-def _checkpoint_saved(_state: RunState, _event: Event) -> _Changes:
-    return {"deaths": 0}
-
-
 # Who may write it, and when
 
 
@@ -301,6 +324,8 @@ _RULES: Final[dict[str, Callable[[RunState | None, Event], RunState]]] = {
     "run.created": _created,
     "run.cancelled": _cancelled,
     "run.degraded": _degraded,
+    "operator.retried": _said_by_a_person(retried),
+    "operator.discarded": _said_by_a_person(discarded),
     "run.fenced": _OwnerRule(frozenset(State), _fenced, _newer),
     "run.started": _OwnerRule(frozenset({State.PENDING, State.PAUSED}), _started, _claims),
     "run.verifying": _OwnerRule(frozenset({State.EXECUTING}), _verifying),
@@ -318,7 +343,7 @@ _RULES: Final[dict[str, Callable[[RunState | None, Event], RunState]]] = {
     "compensation.started": _OwnerRule(_ROLLBACK, _undo_named),
     "compensation.completed": _OwnerRule(_ROLLBACK, _undo_completed),
     "compensation.failed": _OwnerRule(_ROLLBACK, _undo_named),
-    "checkpoint.saved": _OwnerRule(_RUNNING, _checkpoint_saved),
+    "checkpoint.saved": _OwnerRule(_RUNNING, saved),
 }
 
 DURABLE_TYPES: Final = frozenset(_RULES)

@@ -7,9 +7,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, Literal
 
 from .events import Event
-from .fields import is_number
+from .fields import MAX_NUMBER, is_number
 from .fold import fold
-from .states import RunState, State, Void
+from .states import Checkpoint, RunState, State, Void
 
 Status = Literal["started", "completed", "failed", "recorded"]
 
@@ -44,6 +44,13 @@ class Entry:
     on_doubt: str = "abort"  # or "park"
     attempt: int = 1
     in_doubt: bool = False
+    told: Literal["happened", "not happened"] | None = None
+    """What a person said of a step in doubt; then `value` is the result that was given."""
+
+    @property
+    def settles_itself(self) -> bool:
+        """Tell whether its code can say, or need not know, if it happened, should that be in doubt."""
+        return self.resolve or self.retry_in_doubt
 
     @property
     def ended(self) -> bool:
@@ -63,12 +70,15 @@ class RunHistory:
     created: Mapping[str, Any] = field(default_factory=dict)  # data of run.created
     entries: Mapping[int, Entry] = field(default_factory=dict)
     outcome: tuple[Literal["result", "exception"], Any] | None = None  # encoded
+    abort_reason: str | None = None  # of the first run.aborted
     voided: tuple[tuple[Event, str], ...] = ()
     complete: bool = (
         False  # nothing is missing: its own numbers are dense, each token was announced
     )
     republished: int = 0  # requeued while PENDING, since it was last claimed
     undo_attempts: Mapping[int, int] = field(default_factory=dict)  # in this generation, by step
+    checkpoints: tuple[Checkpoint, ...] = ()  # in the order of the log
+    broken_seq: int = 0  # of the last event before which something is missing
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> RunHistory:
@@ -106,6 +116,36 @@ class RunHistory:
             return 0
         return min((*self.state.open_steps, self.state.steps))
 
+    @property
+    def base(self) -> Checkpoint | None:
+        """Return the checkpoint from which the run goes on; None too when its event is missing."""
+        wanted = self.state.checkpoint if self.state else None
+        return next((one for one in self.checkpoints if one.id == wanted), None)
+
+    def is_complete_since(self, checkpoint: Checkpoint) -> bool:
+        """Tell whether nothing is missing behind a checkpoint; what is missing before it is not asked."""
+        return checkpoint.seq >= self.broken_seq
+
+    def restarts(self, version: int | None = None) -> tuple[Checkpoint, ...]:
+        """Return the checkpoints from which the run may go on if their contents are there, best first.
+
+        As at a replay, a step in doubt must be met again, and be one that may be asked or repeated.
+        `version` is what the body asks for; who has no body at hand takes what the last one saved.
+        """
+        if not self.checkpoints or not all(entry.settles_itself for entry in self.in_doubt):
+            return ()
+        last_step = min((entry.step for entry in self.in_doubt), default=MAX_NUMBER)
+        wanted = self.checkpoints[-1].version if version is None else version
+        fit = [
+            one
+            for one in self.checkpoints
+            if one.restorable
+            and one.version == wanted
+            and one.step <= last_step
+            and self.is_complete_since(one)
+        ]
+        return tuple(sorted(fit, key=lambda one: (one.step, one.seq), reverse=True))
+
 
 class _Reading:
     """Folds, and keeps beside the state what only a history has: contents."""
@@ -115,8 +155,10 @@ class _Reading:
         self.created: Mapping[str, Any] = {}
         self.entries: dict[int, Entry] = {}
         self.outcome: tuple[Literal["result", "exception"], Any] | None = None
+        self.abort_reason: str | None = None
         self.voided: list[tuple[Event, str]] = []
-        self.complete = True
+        self.checkpoints: list[Checkpoint] = []
+        self.broken_seq = 0
         self.republished = 0
         self.undo_attempts: dict[int, int] = {}
 
@@ -124,7 +166,8 @@ class _Reading:
         before, folded = self.state, fold(self.state, event)
         if isinstance(folded, Void):
             self.voided.append((event, folded.reason))
-            self.complete &= not self._is_unannounced(event)
+            if self._is_unannounced(event):
+                self.broken_seq = event.seq
             if folded.state is not before:
                 self._open(event)
             self.state = folded.state
@@ -139,16 +182,20 @@ class _Reading:
             created=self.created,
             entries=self.entries,
             outcome=self.outcome,
+            abort_reason=self.abort_reason,
             voided=tuple(self.voided),
-            complete=self.complete and self.state is not None,
+            complete=self.broken_seq == 0 and self.state is not None,
             republished=self.republished,
             undo_attempts=self.undo_attempts,
+            checkpoints=tuple(self.checkpoints),
+            broken_seq=self.broken_seq,
         )
 
     def _count(self, before: RunState | None, event: Event) -> None:
         """See that the owners' numbers have no hole and no double; a fence carries none."""
-        if event.token is not None and event.type != "run.fenced":
-            self.complete &= event.n == (before.n if before else 0) + 1
+        owned = event.token is not None and event.type != "run.fenced"
+        if owned and event.n != (before.n if before else 0) + 1:
+            self.broken_seq = event.seq
 
     def _is_unannounced(self, event: Event) -> bool:
         """Tell whether somebody worked under a token whose claim is missing; so may other things."""
@@ -171,17 +218,38 @@ class _Reading:
                 self.undo_attempts = {}
                 # A retry of a stuck undo does not change what the run came to.
                 self.outcome = self.outcome or ("exception", data.get("exception"))
+                self.abort_reason = self.abort_reason or _text_of(data, "reason")
+            case "compensation.started":
+                self.undo_attempts[data["step"]] = self.undo_attempts.get(data["step"], 0) + 1
+            case _:
+                self._keep_of_body(event)
+
+    def _keep_of_body(self, event: Event) -> None:
+        data = event.payload
+        match event.type:
             case "step.started":
                 self._open(event)
             case "step.completed" | "step.failed":
                 self._end(event)
             case "input.recorded":
                 self.entries[data["step"]] = _input(event)
-            case "compensation.started":
-                self.undo_attempts[data["step"]] = self.undo_attempts.get(data["step"], 0) + 1
+            case "checkpoint.saved":
+                self.checkpoints.append(_checkpoint(event))
+            case "operator.retried":
+                self._tell(data.get("answer") or {})
 
     def _open(self, event: Event) -> None:
         self.entries[event.payload["step"]] = _step(event)
+
+    def _tell(self, answer: Mapping[str, Any]) -> None:
+        """Keep a person's word on a step in doubt, until the step is started again."""
+        if "step" in answer and answer.get("abort") is not True:
+            happened = answer["happened"]
+            self.entries[answer["step"]] = replace(
+                self.entries[answer["step"]],
+                told="happened" if happened else "not happened",
+                value=answer.get("result") if happened else None,
+            )
 
     def _end(self, event: Event) -> None:
         data = event.payload
@@ -190,6 +258,7 @@ class _Reading:
             self.entries[data["step"]],
             status=status,
             value=data.get(field_name),
+            told=None,
             in_doubt=event.type == "step.failed" and data["owed"],
         )
 
@@ -225,6 +294,19 @@ def _input(event: Event) -> Entry:
         started_seq=event.seq,
         digest=_text_of(data, "digest"),
         value=data.get("value"),
+    )
+
+
+def _checkpoint(event: Event) -> Checkpoint:
+    data = event.payload
+    return Checkpoint(
+        id=data["checkpoint"],
+        step=data["step"],
+        version=data["version"],
+        sha256=data["sha256"],
+        bytes=data["bytes"],
+        restorable=data["restorable"],
+        seq=event.seq,
     )
 
 

@@ -48,5 +48,14 @@ def holder_name(role: str, clock: BootClock) -> str:
     It is for people: role, process, host, boot. Only the nonce makes it unique, and no part of it ever decides
     anything. A forked child is another holder and asks for its own.
     """
-    host = _UNSAFE_IN_A_NAME.sub("-", socket.gethostname()) or "localhost"
+    host = _host_in_a_name(socket.gethostname())
     return f"{role}-{os.getpid()}@{host}/{clock.boot_id[:8]}/{os.urandom(6).hex()}"
+
+
+def is_of_host(holder: str, host: str) -> bool:
+    """Tell whether a holder's name says that it runs on `host`; for those who show or restart, not who decide."""
+    return holder.partition("@")[2].partition("/")[0] == _host_in_a_name(host)
+
+
+def _host_in_a_name(host: str) -> str:
+    return _UNSAFE_IN_A_NAME.sub("-", host) or "localhost"

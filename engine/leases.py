@@ -26,6 +26,7 @@ from .database import Database
 from .errors import StrPath
 from .liveness import Liveness, LivenessRef
 from .tables import LEASES
+from .upkeep import Upkeep, held_by, judge_upkeep
 
 _BATCH = 500  # SQLite of old allows 999 variables in one statement
 
@@ -248,6 +249,12 @@ class LeaseManager:
         with self._database.read() as connection:
             names = frozenset(name for name, *_ in connection.exec_driver_sql(_HOLDERS))
         return locks.sweep(self._liveness_directory, names)
+
+    def upkeep(self) -> Upkeep:
+        """Return how the held leases are kept: whose owner is gone, who stopped renewing. One row a holder is read."""
+        with self._database.read() as connection:
+            groups = held_by(connection, self._clock.now())
+        return judge_upkeep(groups, self._clock, self._ttl_seconds, self._liveness_directory)
 
     def _judge(self, row: LeaseRow | None, probes: _Probes) -> LeaseStatus:
         if row is None or row.holder is None:

@@ -14,8 +14,9 @@ from __future__ import annotations
 import fcntl
 import os
 import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import closing, suppress
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
@@ -29,7 +30,12 @@ from sqlalchemy.exc import IntegrityError
 from .errors import ForeignLog, LogCorrupt, LogMoved, StoreUnavailable
 from .events import Event, Position
 from .fold import DURABLE_TYPES, FOLD_VERSION, fold_all
+from .ledger_counts import count_state, count_unrecorded
 from .ledger_rows import Diverged, load, save, unpack, unpack_moment
+from .ledger_tallies import Gaps, cover, grown_by, tallies
+from .ledger_view import LedgerView, restore
+from .letters import project as project_dead_letters
+from .run_query import RunQuery
 from .states import RunState, State
 from .tables import LEDGER, folded, runs
 
@@ -42,6 +48,11 @@ if TYPE_CHECKING:
 BATCH_EVENTS: Final = 2_000
 """Events a transaction; it bounds how long others wait for the write lock to about 0.1 s."""
 
+Projection = Callable[
+    [Connection, Sequence[Event], Mapping[str, RunState], Mapping[str, RunState]], None
+]
+"""Writes what else a batch of events says, in its transaction: given the events, and the states before and after."""
+
 _BROKEN_FILE: Final = (sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_CORRUPT)
 _MOST_SETBACKS: Final = 8
 
@@ -51,6 +62,7 @@ class _Through:
     """How far the log is folded.
 
     Reading begins behind `before`: the event there is the last one folded and must still be the same.
+    After a snapshot there is none to look at, and both are its position.
     """
 
     position: Position
@@ -65,9 +77,15 @@ class RunLedger:
     raises `StoreUnavailable` when the database cannot be used.
     """
 
-    def __init__(self, database: Database, engine: EventSourcingEngine) -> None:
+    def __init__(
+        self,
+        database: Database,
+        engine: EventSourcingEngine,
+        projections: Sequence[Projection] = (project_dead_letters,),
+    ) -> None:
         self._database = database
         self._engine = engine
+        self._projections = projections
         database.use(LEDGER)
 
     def catch_up(self, limit: int | None = None) -> int:
@@ -84,7 +102,8 @@ class RunLedger:
     def rebuild(self) -> int:
         """Forget everything and fold the whole log; return how many events it had.
 
-        Others see the ledger grow meanwhile; whoever decides catches up first, and so waits.
+        A log that was compacted is folded from its newest snapshot on. Others see the ledger grow
+        meanwhile; whoever decides catches up first, and so waits.
         """
         return self._over_doubt(None, afresh=True)
 
@@ -107,17 +126,50 @@ class RunLedger:
         self, state: State | None = None, *, limit: int = 100, offset: int = 0
     ) -> list[RunState]:
         """Return runs, newest first; of one state, or of all."""
-        query = select(runs).order_by(runs.c.created_at.desc(), runs.c.run_id.desc())
-        if state is not None:
-            query = query.where(runs.c.state == state.value)
-        return self._states(query.limit(limit).offset(offset))
+        return self.find(RunQuery(state), limit=limit, offset=offset)
 
-    def counts(self) -> dict[State, int]:
-        """Return how many runs there are of each state, also of those that have none."""
-        query = select(runs.c.state, func.count()).group_by(runs.c.state)
+    def find(self, query: RunQuery, *, limit: int = 100, offset: int = 0) -> list[RunState]:
+        """Return the runs that are looked for, newest first."""
+        return self._states(query.select_rows().limit(limit).offset(offset))
+
+    def counts(self, query: RunQuery | None = None) -> dict[State, int]:
+        """Return how many runs there are of each state, also of those that have none; of all, or of some."""
+        statement = (query or RunQuery()).select_counts()
         with self._database.read() as connection:
-            found = {row[0]: row[1] for row in connection.execute(query)}
+            found = {row[0]: row[1] for row in connection.execute(statement)}
         return {state: found.get(state.value, 0) for state in State}
+
+    def count(self, state: State, *, at_most: int) -> int:
+        """Return how many runs are in a state, counted no further than `at_most`."""
+        with self._database.read() as connection:
+            return count_state(connection, state, at_most)
+
+    def unrecorded(self, since: datetime, *, at_most: int) -> int:
+        """Return how many runs went by unrecorded since then, counted no further than `at_most`."""
+        with self._database.read() as connection:
+            return count_unrecorded(connection, since, at_most)
+
+    def backlog(self) -> int:
+        """Return how many events of unsettled runs no snapshot covers."""
+        return int(self._folded("backlog") or 0)
+
+    def gaps(self) -> Gaps:
+        """Return how many observed events the log says were dropped, and when it last said so."""
+        at = self._folded("gap_at")
+        return Gaps(int(self._folded("gaps") or 0), None if at is None else unpack_moment(at))
+
+    @contextmanager
+    def view(self) -> Iterator[LedgerView]:
+        """Lend the whole ledger as of one moment; other threads wait for this database meanwhile.
+
+        Raises:
+            StoreUnavailable: nothing of this log is folded, or the database cannot be read.
+        """
+        with self._database.read() as connection:
+            through = self._through(connection)
+            if through is None:
+                raise self._diverged("nothing is folded")
+            yield LedgerView(through.position, through.hash, connection)
 
     def newest_started(self, namespace: str) -> dict[str | None, datetime]:
         """Return, by queue, when the youngest run that was ever claimed had been created.
@@ -147,6 +199,11 @@ class RunLedger:
         if after is not None:
             query = query.where(runs.c.run_id > after)
         return self._states(query.order_by(runs.c.run_id).limit(limit))
+
+    def _folded(self, column: str) -> int | None:
+        with self._database.read() as connection:
+            found: int | None = connection.execute(select(folded.c[column])).scalar()
+        return found
 
     def _states(self, query: Select[tuple[object, ...]]) -> list[RunState]:
         try:
@@ -199,17 +256,34 @@ class RunLedger:
             LEDGER.drop_all(connection)
             LEDGER.create_all(connection)
         through = self._through(connection)
+        if through is None:
+            self._restore(connection)
+            through = self._through(connection)
         events = list(islice(self._unread(through), size))
         if not events:
             return 0, through.position.seq if through else 0
-        self._fold_runs(connection, events, through)
-        self._advance(connection, events, through)
+        grown = self._fold_runs(connection, events, through)
+        self._advance(connection, events, through, grown=grown)
+        backlog = cover(connection, events, self._engine.read_from)
+        if backlog is not None:
+            connection.execute(update(folded).values(backlog=backlog))
         return len(events), events[-1].seq
+
+    def _restore(self, connection: Connection) -> None:
+        """Begin with the newest snapshot where the log does not begin with its first event any more."""
+        found = self._engine.snapshot_to_begin_with()
+        if found is not None:
+            file, head = found
+            restore(connection, file, head)
+            values = self._folded_values(head.position, head.hash, before=head.position)
+            connection.execute(insert(folded), {"id": 1, **values, "backlog": 0, "gaps": 0})
 
     def _unread(self, through: _Through | None) -> Iterator[Event]:
         """Return the events after `through`, once the last folded one was found unchanged."""
         if through is None:
             return self._engine.read_from(None)
+        if through.before == through.position:  # a snapshot, checked as a whole
+            return self._engine.read_from(through.position)
         events = self._engine.read_from(through.before)
         try:
             last = next(events, None)
@@ -222,15 +296,23 @@ class RunLedger:
 
     def _fold_runs(
         self, connection: Connection, events: Sequence[Event], through: _Through | None
-    ) -> None:
+    ) -> int:
+        """Fold the events of runs; return by how much the backlog grows."""
         durable = [e for e in events if e.run_id is not None and e.type in DURABLE_TYPES]
-        known = self._load(connection, {e.run_id for e in durable if e.run_id is not None})
+        fresh = Counter(e.run_id for e in durable if e.run_id is not None)
+        known, uncovered = self._load(connection, set(fresh))
         if through and any(state.last_seq > through.position.seq for state in known.values()):
             raise self._diverged("a run is ahead of what was folded")
-        if not save(connection, known, fold_all(durable, known)):
+        states = fold_all(durable, known)
+        if not save(connection, known, states, fresh):
             raise self._diverged("a run changed while it was folded")
+        for project in self._projections:
+            project(connection, durable, known, states)
+        return grown_by(known, states, uncovered, fresh)
 
-    def _load(self, connection: Connection, run_ids: set[str]) -> dict[str, RunState]:
+    def _load(
+        self, connection: Connection, run_ids: set[str]
+    ) -> tuple[dict[str, RunState], dict[str, int]]:
         try:
             return load(connection, run_ids)
         except (ValueError, TypeError) as error:
@@ -251,15 +333,19 @@ class RunLedger:
             raise self._diverged("its position is none") from error
 
     def _advance(
-        self, connection: Connection, events: Sequence[Event], through: _Through | None
+        self,
+        connection: Connection,
+        events: Sequence[Event],
+        through: _Through | None,
+        *,
+        grown: int,
     ) -> None:
-        before = events[-2].position if len(events) > 1 else through and through.position
+        before = through.position if through is not None else None
+        if len(events) > 1:
+            before = events[-2].position
         values = {
-            "log_id": self._engine.log_id,
-            "fold_version": FOLD_VERSION,
-            "position": str(events[-1].position),
-            "hash": events[-1].hash,
-            "before": None if before is None else str(before),
+            **self._folded_values(events[-1].position, events[-1].hash, before=before),
+            **tallies(events, grown, is_first=through is None),
         }
         if through is None:
             connection.execute(insert(folded), {"id": 1, **values})
@@ -267,6 +353,17 @@ class RunLedger:
         moved = update(folded).where(folded.c.position == str(through.position)).values(values)
         if connection.execute(moved).rowcount != 1:
             raise self._diverged("somebody else folded meanwhile")
+
+    def _folded_values(
+        self, position: Position, hash_: str, *, before: Position | None
+    ) -> dict[str, object]:
+        return {
+            "log_id": self._engine.log_id,
+            "fold_version": FOLD_VERSION,
+            "position": str(position),
+            "hash": hash_,
+            "before": None if before is None else str(before),
+        }
 
     def _diverged(self, reason: str) -> Diverged:
         return Diverged(self._database.path, reason)

@@ -1,9 +1,11 @@
 """What recovery does with one run: a decision, made from what was read, carried out elsewhere.
 
 What cannot be shown safe to repeat is not repeated: a run is replayed when its history is complete
-and each step in doubt may be asked about or repeated; otherwise it is rolled back, the step in doubt
-included. The rows are looked at in one order and the first that fits decides. Asked twice with the
-same facts, the answer is the same, so two recoverers cannot disagree.
+and each step in doubt may be asked about or repeated; where its history has a hole before its newest
+valid checkpoint, it goes on from that one; otherwise it is rolled back, the step in doubt included.
+A run that changed code has sent to a checkpoint is never rolled back for want of one. The rows are
+looked at in one order and the first that fits decides. Asked twice with the same facts, the answer
+is the same, so two recoverers cannot disagree.
 """
 
 from __future__ import annotations
@@ -13,12 +15,12 @@ from datetime import datetime, timedelta
 from typing import Final, Literal, assert_never
 
 from .history import Entry, RunHistory
-from .states import RunState, State
-
-NEEDS_A_PERSON: Final = frozenset({"doubt", "version"})
-"""Kinds of pause that no moment ends."""
+from .states import NEEDS_A_PERSON, Checkpoint, RunState, State
 
 _MAX_BACKOFF_POWER: Final = 16  # 60 s doubled 16 times is weeks; more only overflows
+
+
+_STORE_SECONDS: Final = 10.0  # until a store that is away is asked again
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,9 @@ class Facts:
     lease_expired_seconds: float | None = None
     republished: int = 0  # times its message was published again since the last claim
     task_known: bool = True
+    checkpoints: frozenset[str] | None = (
+        frozenset()
+    )  # there and unchanged; None: nobody can say now
     overtaken: bool = True  # its queue is empty, or a later message of that queue has started
 
 
@@ -70,10 +75,16 @@ class Deliver:
 
 @dataclass(frozen=True, slots=True)
 class Requeue:
-    """Append `run.requeued`, release the lease, publish the message: whoever takes it replays."""
+    """Append `run.requeued`, release the lease, publish the message: whoever takes it replays.
+
+    Before that the steps in `completes` get the results that a person gave for them.
+    With a checkpoint it goes on from there; without one, from where it began the last time.
+    """
 
     reason: str
     death: bool
+    completes: tuple[int, ...] = ()
+    checkpoint: Checkpoint | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +112,14 @@ class Park:
     step: int
 
 
-Decision = Skip | Wait | Deliver | Requeue | Republish | Abort | Compensate | Park
+@dataclass(frozen=True, slots=True)
+class ParkVersion:
+    """Append `run.paused` of kind "version", with a dead letter: the code and its records differ."""
+
+    reason: str
+
+
+Decision = Skip | Wait | Deliver | Requeue | Republish | Abort | Compensate | Park | ParkVersion
 
 
 def plan(history: RunHistory, policy: Policy, facts: Facts) -> Decision:
@@ -121,7 +139,7 @@ def plan(history: RunHistory, policy: Policy, facts: Facts) -> Decision:
         return Skip(f"unknown task {state.task}")
     match state.state:
         case State.COMMITTED | State.COMPENSATED | State.STUCK:
-            return _finished(state)
+            return _finished(history, state, policy, facts)
         case State.ABORTED:
             return _rolling_back(state, policy, facts)
         case State.PENDING | State.EXECUTING | State.VERIFYING | State.PAUSED:
@@ -134,7 +152,10 @@ def _unfinished(state: RunState) -> bool:
     return state.state in (State.PENDING, State.EXECUTING, State.VERIFYING, State.PAUSED)
 
 
-def _finished(state: RunState) -> Decision:
+def _finished(history: RunHistory, state: RunState, policy: Policy, facts: Facts) -> Decision:
+    if state.state is State.STUCK and state.released:
+        # It came to nothing else than before.
+        return _abort(history.abort_reason or "operator", history, policy, facts)
     if not state.delivered:
         return Deliver()
     return Skip("stuck: needs a person" if state.state is State.STUCK else "finished")
@@ -174,6 +195,8 @@ def _pending(state: RunState, policy: Policy, facts: Facts) -> Decision:
 
 def _paused(history: RunHistory, state: RunState, policy: Policy, facts: Facts) -> Decision:
     kind = state.paused_kind or "unknown"
+    if state.released:
+        return _resume("operator", history, policy, facts)
     if kind == "shutdown":
         return _resume("shutdown", history, policy, facts)
     if kind in NEEDS_A_PERSON or state.due_at is None:
@@ -186,7 +209,11 @@ def _paused(history: RunHistory, state: RunState, policy: Policy, facts: Facts) 
 
 def _resume(cause: str, history: RunHistory, policy: Policy, facts: Facts) -> Decision:
     """Replay where that is safe; the gravest answer of the steps in doubt is that of the run."""
-    if not history.complete:
+    assert history.state is not None
+    if facts.checkpoints is None and not _is_replayable(history, facts):
+        return Wait("its checkpoints cannot be read now", _STORE_SECONDS)
+    begin = _begin(history, facts)
+    if begin == "nowhere" and not history.state.conflict:
         return _abort("incomplete history", history, policy, facts)
     answers = [(_answer(entry), entry) for entry in history.in_doubt]
     if any(answer == "abort" for answer, _ in answers):
@@ -194,15 +221,47 @@ def _resume(cause: str, history: RunHistory, policy: Policy, facts: Facts) -> De
     for answer, entry in answers:
         if answer == "park":
             return Park(entry.step)
+    if begin == "nowhere":
+        return ParkVersion(f"changed code cannot go on: {_base_fault(history, facts)}")
     asked = any(answer == "ask" for answer, _ in answers)
     left = _grace_left(policy, facts)
     if asked and left > 0:  # "it did not happen" is no answer while it may still happen
         return Wait("a step in doubt may still be running", left)
+    death = bool(_died_now(history.state, facts))
+    completes = tuple(entry.step for answer, entry in answers if answer == "complete")
+    return Requeue(cause, death, completes, None if begin == "as before" else begin)
+
+
+def _begin(history: RunHistory, facts: Facts) -> Literal["as before", "nowhere"] | Checkpoint:
+    """Return where the next attempt can begin: where the last one did, or at a checkpoint."""
+    if _is_replayable(history, facts):
+        return "as before"
+    valid = (one for one in history.restarts() if one.id in (facts.checkpoints or ()))
+    return next(valid, "nowhere")
+
+
+def _is_replayable(history: RunHistory, facts: Facts) -> bool:
+    """Tell whether everything that the next attempt will be asked for is there and can be believed."""
     assert history.state is not None
-    return Requeue(cause, death=bool(_died_now(history.state, facts)))
+    if history.state.checkpoint is None:
+        return history.complete
+    return _base_fault(history, facts) is None
 
 
-def _answer(entry: Entry) -> Literal["ask", "repeat", "park", "abort"]:
+def _base_fault(history: RunHistory, facts: Facts) -> str | None:
+    base = history.base
+    if base is None:
+        return "the log does not hold the checkpoint from which the run goes on"
+    if base.id not in (facts.checkpoints or ()):
+        return f"the content of checkpoint {base.id} is lost or was changed"
+    if not history.is_complete_since(base):
+        return f"events after checkpoint {base.id} are missing"
+    return None
+
+
+def _answer(entry: Entry) -> Literal["complete", "ask", "repeat", "park", "abort"]:
+    if entry.told is not None:  # "not happened" was asked already, and is no other answer
+        return "complete" if entry.told == "happened" else "ask"
     if entry.resolve:
         return "ask"
     if entry.retry_in_doubt:

@@ -9,18 +9,50 @@ from __future__ import annotations
 import dataclasses
 import difflib
 import math
+import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from .errors import SettingsError, StrPath
+from .places import NETWORK
 
 DURABILITIES = ("fsync", "group", "os")
 
 _POSITIVE = ("flush_seconds", "lock_seconds", "lease_seconds", "sweep_seconds", "segment_seconds")
-_SMALLEST = {"max_deaths": 1, "max_payload_bytes": 1024, "segment_bytes": 4096}
-_PATHS = ("state_directory", "event_sourcing_wal")
+_SMALLEST = {
+    "archive_days": 1,
+    "dead_letter_days": 1,
+    "max_deaths": 1,
+    "checkpoint_bytes": 1024,
+    "checkpoints_kept": 1,
+    "max_payload_bytes": 1024,
+    "segment_bytes": 4096,
+}
+_HEALTH_POSITIVE = (
+    "latency_degraded_seconds",
+    "latency_unhealthy_seconds",
+    "latency_window_seconds",
+    "verify_stale_seconds",
+    "unrecorded_seconds",
+)
+_HEALTH_SMALLEST = {
+    "log_degraded_bytes": 1,
+    "log_unhealthy_bytes": 1,
+    "backlog_degraded_events": 1,
+    "backlog_unhealthy_events": 1,
+    "disk_degraded_bytes": 0,
+    "disk_unhealthy_bytes": 0,
+    "dead_letters_degraded": 1,
+}
+_FIRST_THEN = (  # the first of two limits is met first
+    ("latency_degraded_seconds", "latency_unhealthy_seconds"),
+    ("log_degraded_bytes", "log_unhealthy_bytes"),
+    ("backlog_degraded_events", "backlog_unhealthy_events"),
+    ("disk_unhealthy_bytes", "disk_degraded_bytes"),
+)
+_PATHS = ("state_directory", "event_sourcing_wal", "anchor_directory")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,6 +69,8 @@ class Settings:
     """Where everything lies that has no path of its own."""
     event_sourcing_wal: Path = None  # type: ignore[assignment]  # filled in below
     """The active file of the log; by default ``event-sourcing.wal`` in the state directory."""
+    anchor_directory: Path | None = None
+    """Where anchors of the log are kept; outside the state directory, or they would prove nothing. None: no anchors."""
     durability: str = "fsync"
     """``fsync``: acknowledged is on disk · ``group``: within flush_seconds · ``os``: survives a process kill only."""
     flush_seconds: float = 0.2
@@ -57,6 +91,40 @@ class Settings:
     """The size at which the active file is sealed."""
     segment_seconds: float = 24 * 60 * 60.0
     """The age at which the active file is sealed."""
+    archive_days: int = 30
+    """How long sealed files stay in the archive after a snapshot has replaced them."""
+    network_filesystem: str | None = None
+    """The kind of network file system (``nfs4``) that is allowed to hold the store; by default none is."""
+    dead_letter_days: int = 30
+    """How long resolved and aborted dead letters are kept; those that need a person never lapse."""
+    checkpoint_bytes: int = 4 * 1024 * 1024
+    """The largest state that a run may save as a checkpoint, encoded."""
+    checkpoints_kept: int = 3
+    """How many older checkpoints of a run keep their contents beside the newest."""
+    latency_degraded_seconds: float = 0.05
+    """Health: the 95th percentile of waited appends from which on the log counts as slow."""
+    latency_unhealthy_seconds: float = 0.2
+    """Health: the same, from which on it is too slow to work with."""
+    latency_window_seconds: float = 3600.0
+    """Health: how long a measured append says something about now."""
+    log_degraded_bytes: int = 100_000_000
+    """Health: the size of the live log (active file and segments) from which on it should have been compacted."""
+    log_unhealthy_bytes: int = 500_000_000
+    """Health: the same, from which on something keeps it from being compacted."""
+    backlog_degraded_events: int = 1_000
+    """Health: events of unfinished runs that no snapshot covers."""
+    backlog_unhealthy_events: int = 10_000
+    """Health: the same, from which on a restart takes too long."""
+    verify_stale_seconds: float = 2 * 24 * 60 * 60.0
+    """Health: the age from which on the last verification of the chain says too little."""
+    disk_degraded_bytes: int = 1024 * 1024 * 1024
+    """Health: free space of the log's file system below which it warns."""
+    disk_unhealthy_bytes: int = 64 * 1024 * 1024
+    """Health: the same, below which the log counts as not writable."""
+    dead_letters_degraded: int = 1_000
+    """Health: open dead letters of every kind; one that needs a person degrades by itself."""
+    unrecorded_seconds: float = 3600.0
+    """Health: how long a run that went by unrecorded keeps it unhealthy, a dropped observation degraded."""
 
     def __post_init__(self) -> None:
         self._set("state_directory", _absolute("state_directory", self.state_directory))
@@ -64,15 +132,21 @@ class Settings:
         if wal is None:
             wal = self.state_directory / "event-sourcing.wal"
         self._set("event_sourcing_wal", _absolute("event_sourcing_wal", wal))
+        self._check_anchor_directory()
         if self.durability not in DURABILITIES:
             reason = f"it must be one of {', '.join(DURABILITIES)}"
             hint = suggest(str(self.durability).lower(), DURABILITIES)
             raise SettingsError("durability", self.durability, reason, hint)
-        for key in _POSITIVE:
+        self._check_network()
+        for key in (*_POSITIVE, *_HEALTH_POSITIVE):
             self._check_seconds(key, above_zero=True)
         self._check_seconds("pending_after_seconds", above_zero=False)
-        for key, smallest in _SMALLEST.items():
+        for key, smallest in (_SMALLEST | _HEALTH_SMALLEST).items():
             self._check_count(key, smallest)
+        for low, high in _FIRST_THEN:
+            if getattr(self, low) > getattr(self, high):
+                reason = f"it must not be above {high} ({getattr(self, high)})"
+                raise SettingsError(low, getattr(self, low), reason)
 
     @classmethod
     def at(cls, path: StrPath) -> Settings:
@@ -111,12 +185,40 @@ class Settings:
         return self.state_directory / "leases.sqlite"
 
     @property
+    def checkpoints_path(self) -> Path:
+        """Return the database that holds the contents of checkpoints."""
+        return self.state_directory / "checkpoints.sqlite"
+
+    @property
+    def health_path(self) -> Path:
+        """Return the database in which workers report; nothing is lost with it."""
+        return self.state_directory / "health.sqlite"
+
+    @property
     def liveness_directory(self) -> Path:
         """Return the directory in which living processes hold their liveness locks."""
         return self.state_directory / "liveness"
 
     def _set(self, key: str, value: object) -> None:
         object.__setattr__(self, key, value)  # frozen for everybody but its own constructor
+
+    def _check_network(self) -> None:
+        if self.network_filesystem is not None and self.network_filesystem not in NETWORK:
+            reason = "it must be a kind of network file system as the mount table names it"
+            hint = suggest(str(self.network_filesystem).lower(), NETWORK)
+            raise SettingsError("network_filesystem", self.network_filesystem, reason, hint)
+
+    def _check_anchor_directory(self) -> None:
+        if self.anchor_directory is None:
+            return
+        place = _absolute("anchor_directory", self.anchor_directory)
+        self._set("anchor_directory", place)
+        for inside in (self.state_directory, self.wal_directory):
+            if Path(os.path.realpath(place)).is_relative_to(os.path.realpath(inside)):
+                reason = (
+                    f"it lies in {inside}, beside the log: who rewrites the one rewrites the other"
+                )
+                raise SettingsError("anchor_directory", str(place), reason)
 
     def _check_seconds(self, key: str, *, above_zero: bool) -> None:
         value = getattr(self, key)

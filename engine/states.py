@@ -22,6 +22,9 @@ class State(StrEnum):
 FINISHED: Final = frozenset({State.COMMITTED, State.COMPENSATED})
 """States that nothing leaves."""
 
+NEEDS_A_PERSON: Final = frozenset({"doubt", "version"})
+"""Kinds of pause that no moment ends."""
+
 
 @dataclass(frozen=True, slots=True)
 class RunState:
@@ -56,11 +59,32 @@ class RunState:
     generation: int = 0  # of the rollback
     open_steps: tuple[int, ...] = ()
     owed: tuple[int, ...] = ()
+    letter: int | None = None  # seq of the event that made its open dead letter; one at a time
+    released: bool = False  # a person has let it go on, and nobody has done so yet
+    checkpoint: str | None = None  # the id of that from which it goes on, not from its first line
+    conflict: bool = False  # changed code sent it there: from its first line it cannot be replayed
 
     @property
     def settled(self) -> bool:
         """Tell whether recovery has nothing left to look at; a stuck run waits for a person."""
-        return self.delivered and (self.state in FINISHED or self.state is State.STUCK)
+        waits = self.state is State.STUCK and not self.released
+        return self.delivered and (self.state in FINISHED or waits)
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A state that a body saved, as the log names it; the content lies elsewhere and may be lost.
+
+    `step` is the index that the body had reached: a body that goes on from here makes that one next.
+    """
+
+    id: str
+    step: int
+    version: int  # the body's own word for what its state looks like
+    sha256: str  # of the content's bytes, in hex
+    bytes: int
+    restorable: bool  # the body's first call was restored(), so it can begin with a state
+    seq: int  # of its event
 
 
 @dataclass(frozen=True, slots=True)

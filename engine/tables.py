@@ -8,6 +8,7 @@ from sqlalchemy import (
     Float,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     Table,
     Text,
@@ -34,6 +35,46 @@ leases = Table(
 # Millions of released rows may lie here; who is asked about the living must not wade through them.
 Index(
     "leases_held", leases.c.liveness_name, leases.c.holder, sqlite_where=leases.c.holder.isnot(None)
+)
+
+CHECKPOINTS = MetaData()
+"""The tables of the checkpoints database: contents only; which of them count is said by the log."""
+
+checkpoints = Table(
+    "checkpoints",
+    CHECKPOINTS,
+    Column("id", Text, primary_key=True),
+    Column("run_id", Text, nullable=False, index=True),
+    Column("token", Integer, nullable=False),  # of the owner who saved it
+    Column("content", LargeBinary, nullable=False),
+)
+
+HEALTH = MetaData()
+"""The tables of the health database; nothing is lost with it."""
+
+reports = Table(
+    "reports",
+    HEALTH,
+    Column("source", Text, primary_key=True),
+    Column("boot_id", Text, nullable=False),
+    Column("at", Float, nullable=False),  # BootClock seconds of that boot
+    Column("facts", Text, nullable=False),  # a JSON object
+)
+
+health = Table(
+    "health",
+    HEALTH,
+    Column("namespace", Text, primary_key=True),
+    Column("status", Text, nullable=False),  # as it was last told
+)
+
+rounds = Table(
+    "rounds",
+    HEALTH,
+    Column("name", Text, primary_key=True),
+    Column(
+        "began_at", Integer, nullable=False
+    ),  # microseconds since 1970, UTC; of the last that was done
 )
 
 LEDGER = MetaData()
@@ -66,7 +107,12 @@ runs = Table(
     Column("generation", Integer, nullable=False),
     Column("open_steps", Text, nullable=False),  # a JSON list
     Column("owed", Text, nullable=False),  # a JSON list
+    Column("letter", Integer),  # seq of the event that made its open dead letter
+    Column("released", Boolean, nullable=False),
+    Column("checkpoint", Text),
+    Column("conflict", Boolean, nullable=False),
     Column("settled", Boolean, nullable=False),  # nothing is left for recovery to look at
+    Column("uncovered", Integer, nullable=False),  # events that no snapshot covers
     sqlite_with_rowid=False,
 )
 Index("runs_by_state", runs.c.state, runs.c.created_at)
@@ -85,6 +131,39 @@ Index(
     runs.c.created_at,
     sqlite_where=runs.c.attempt > literal_column("0"),
 )
+Index("runs_unrecorded", runs.c.changed_at, sqlite_where=runs.c.degraded == literal_column("1"))
+
+# One row for each event that made a dead letter; resolved when a later event of its run says so.
+dead_letters = Table(
+    "dead_letters",
+    LEDGER,
+    Column("seq", Integer, primary_key=True),
+    Column("run_id", Text, nullable=False),
+    Column("namespace", Text, nullable=False),
+    Column("task", Text, nullable=False),
+    Column("category", Text, nullable=False),
+    Column("reason", Text, nullable=False),
+    Column("created_at", Integer, nullable=False),
+    Column("resolved_at", Integer),
+    Column("resolution", Text),
+    Column("resolved_by", Text),  # the person; null: the run's own events ended it
+    Column("retried_as", Text),  # the run that goes in its place
+)
+Index("letters_by_run", dead_letters.c.run_id)
+Index("letters_by_age", dead_letters.c.created_at)
+# Health counts the open ones at every look; the resolved ones are many more.
+Index(
+    "letters_open",
+    dead_letters.c.category,
+    dead_letters.c.created_at,
+    dead_letters.c.resolved_at,  # so that counting reads nothing but this index
+    sqlite_where=dead_letters.c.resolved_at.is_(None),
+)
+Index(
+    "letters_retried",
+    dead_letters.c.retried_as,
+    sqlite_where=dead_letters.c.retried_as.isnot(None),
+)
 
 folded = Table(
     "folded",
@@ -94,5 +173,10 @@ folded = Table(
     Column("fold_version", Integer, nullable=False),
     Column("position", Text, nullable=False),  # of the last event that was folded
     Column("hash", Text, nullable=False),  # of that event: another history has another
-    Column("before", Text),  # position of the event before it; null: it is the first
+    Column(
+        "before", Text
+    ),  # position of the event before it; null: it is the first; its own: a snapshot's
+    Column("backlog", Integer, nullable=False),  # the sum of `uncovered` over unsettled runs
+    Column("gaps", Integer, nullable=False),  # observed events that were dropped, as far as told
+    Column("gap_at", Integer),  # when that was last told
 )

@@ -6,21 +6,27 @@ Installation: `Commander`. In a task: `current_run`, `step` and what its options
 from celery_commander.engine import RunAborted, register_type
 
 from .answers import Answer, NotDone, Unknown
+from .bus import MessageBus
+from .bus_message import BusMessage
 from .current_run import current_run
+from .dead_letters import Acted, DeadLetters, Said
 from .durable import DurableTask
 from .errors import (
     BodyExited,
     ForeignStore,
+    InvalidRoutingKey,
     NestedUndo,
     ReplaceNotSupported,
     RetryInsideStep,
     RunStopped,
     UndoNotFound,
 )
+from .health import FleetHealth, document
 from .install import Commander
 from .recovery import Detail, RecoveryBootstrapper, RecoveryResult
 from .settings import TaskSettings
 from .steps import Step, Undo, step
+from .subscriber import EventSourcingSubscriber
 
 __all__ = [
     # Installation
@@ -40,9 +46,22 @@ __all__ = [
     "Detail",
     "RecoveryBootstrapper",
     "RecoveryResult",
+    # Dead letters
+    "Acted",
+    "DeadLetters",
+    "Said",
+    # The bus
+    "BusMessage",
+    "MessageBus",
+    # Health
+    "FleetHealth",
+    "document",
+    # Observation
+    "EventSourcingSubscriber",
     # Errors
     "BodyExited",
     "ForeignStore",
+    "InvalidRoutingKey",
     "NestedUndo",
     "ReplaceNotSupported",
     "RunAborted",

@@ -29,6 +29,7 @@ from celery_commander.engine import (
 )
 
 from . import delivery, refusal
+from .checkpoints import named, restart_of
 from .claims import Claimed, Finished, Refused, claim
 from .errors import (
     UNRECORDED,
@@ -40,8 +41,9 @@ from .errors import (
 )
 from .execution import Execution, StopRun, current_execution
 from .lost import running_threads
-from .message import of_context
+from .message import of_context, of_created
 from .ownership import Ownership
+from .publishing import publish_again
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -162,6 +164,12 @@ def _abort(execution: Execution, error: BaseException, reason: str) -> None:
     data = {"reason": reason, "in_doubt": in_doubt, "generation": 1}
     record_exception(error, lambda it: _append_abort(execution, data | {"exception": it}))
     execution.outcome = State.ABORTED
+    _announce(execution, "run.aborted", {"reason": reason, "in_doubt": in_doubt})
+
+
+def _announce(execution: Execution, key: str, data: dict[str, Any]) -> None:
+    told = {"task": execution.task_name, "by": "attempt", **data}
+    execution.commander.bus.publish(key, told, run_id=execution.run_id)
 
 
 def _append_abort(execution: Execution, data: dict[str, Any]) -> None:
@@ -187,7 +195,7 @@ def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
                 raise error
             _park(execution, "doubt", str(error))
         case NonDeterministic():
-            _park(execution, "version", str(error))
+            _restart_or_park(execution, error)
         case UnrecordableValue() | InvalidEvent():
             _abort(execution, error, "exception")
             raise error
@@ -197,10 +205,35 @@ def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
     raise Ignore(str(error))
 
 
+def _restart_or_park(execution: Execution, error: NonDeterministic) -> None:
+    """Begin at a checkpoint what cannot be replayed; without one a person must look. Nothing is undone for it."""
+    checkpoint, why_none = restart_of(execution)
+    if checkpoint is None:
+        _park(execution, "version", f"{error} No restart: {why_none}.")
+        return
+    logger.warning("Run %s begins at checkpoint %s: %s", execution.run_id, checkpoint.id, error)
+    place = named(checkpoint, conflict=True)
+    data = {"reason": "checkpoint", "death": False, "due": None, "checkpoint": place}
+    try:
+        execution.append("run.requeued", data | {"why": str(error)}, wait=True)
+    except UNRECORDED as unrecorded:
+        logger.warning("Run %s could not be requeued: %s", execution.run_id, unrecorded)
+        _let_go(execution)
+        return
+    _let_go(execution)
+    try:
+        publish_again(execution.commander, of_created(execution.history.created))
+    except Exception as unsent:  # noqa: BLE001  # whatever the broker raises, the decision stands in the log
+        logger.error(
+            "The message of run %s was not sent, recovery will: %s", execution.run_id, unsent
+        )
+
+
 def _park(execution: Execution, kind: str, reason: str) -> None:
     logger.error("Run %s is parked (%s): %s", execution.run_id, kind, reason)
     try:
         execution.append("run.paused", {"kind": kind, "due": None, "reason": reason}, wait=True)
+        _announce(execution, "run.parked", {"reason": kind})
     except UNRECORDED as error:
         logger.warning("Run %s could not be parked: %s", execution.run_id, error)
     _let_go(execution)

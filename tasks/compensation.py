@@ -130,6 +130,7 @@ def _undo_one(link: Task, ownership: Ownership, step: int, generation: int) -> f
     if tries > ownership.commander.settings.undo_retries + ALLOWED_DEATHS:
         died = RunAborted(ownership.run_id, f"the undo of step {step} died {tries - 1} times")
         ownership.take_and_append(("run.stuck", {**place, "exception": encode_exception(died)}))
+        _announce_stuck(ownership, entry, place)
         raise Ignore(str(died))
     ownership.take_and_append(("compensation.started", place))  # before the undo
     try:
@@ -185,8 +186,15 @@ def _undo_failed(
     if not failed["final"]:
         return _backoff_seconds(settings.undo_backoff_seconds, tries)
     ownership.append("run.stuck", {**place, "exception": exception}, wait=True)
+    _announce_stuck(ownership, entry, place)
     logger.error("Run %s is stuck: its undo %s failed for good.", ownership.run_id, entry.undo)
     raise Ignore("the undo failed for good; the run needs a person")
+
+
+def _announce_stuck(ownership: Ownership, entry: Entry, place: dict[str, Any]) -> None:
+    state = ownership.history.state
+    told = {"task": state.task if state else None, "undo": entry.undo, **place}
+    ownership.commander.bus.publish("run.stuck", told, run_id=ownership.run_id)
 
 
 def _backoff_seconds(first_seconds: float, tries: int) -> float:
@@ -203,5 +211,7 @@ def _settle(commander: Commander, run_id: str) -> None:
         if state is None or state.state is not State.ABORTED or ownership.history.owed:
             return
         ownership.take_and_append(("run.compensated", {"generation": state.generation}))
+    told = {"task": state.task, "generation": state.generation}
+    commander.bus.publish("run.compensated", told, run_id=run_id)
     if not state.delivered:
         publish_again(commander, of_created({"message": ownership.history.message}))

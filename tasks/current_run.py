@@ -97,6 +97,47 @@ class CurrentRun:
         spec = StepSpec(function, _name(function), kind="tool")
         return call(spec, args, kwargs)  # type: ignore[no-any-return]  # the recorded value has the function's type
 
+    def checkpoint(self, state: Any, version: int = 1) -> None:
+        """Save what the body needs to go on from here: its own state, plain data, at most `checkpoint_bytes` encoded.
+
+        After a crash a run is replayed from its first line whenever that is possible, checkpoint or not. What is saved
+        here serves when it is not: the code has changed, or the history has a hole; and only in a body whose first call
+        is `restored()`. In any other it is a mark. `version` is the body's own number for what its state looks like: a
+        state of another version is not handed to it. A store that is away costs the checkpoint, not the run. Outside a
+        run nothing happens.
+
+        Raises:
+            RunStopped: it was called inside a step, or in another thread.
+            UnrecordableValue: a part of the state would not come back as it is; the run is aborted.
+            CheckpointTooLarge: the state is larger than `checkpoint_bytes`.
+            ValueError: the version is not a whole number from 0.
+
+        """
+        execution = current_execution.get()
+        if execution is None:
+            refuse_lost_thread("checkpoint()")
+            return
+        execution.marks.checkpoint(state, version)
+
+    def restored(self, default: R, version: int = 1) -> R:
+        """Return the state from which this attempt goes on, or `default` when it begins at the first line.
+
+        It must be the body's first call of `current_run` or of a step. Then a run that cannot be replayed may begin
+        from its last checkpoint of this `version`: the steps and inputs before it are not looked at again (their undos
+        stay owed), those after it are given back as at any replay. Outside a run it returns `default`.
+
+        Raises:
+            RunStopped: it is not the first call, was called inside a step, or in another thread.
+            ValueError: the version is not a whole number from 0.
+
+        """
+        execution = current_execution.get()
+        if execution is None:
+            refuse_lost_thread("restored()")
+            return default
+        state: R = execution.marks.restored(default, version)
+        return state
+
     def _execution(self, asked: str) -> Execution:
         execution = current_execution.get()
         if execution is None:

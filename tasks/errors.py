@@ -10,6 +10,8 @@
     ├── BodyExited          a body called sys.exit()
     ├── VoidEvent           an event that would count for nothing was about to be written
     ├── UndoNotFound        a step's undo is not a task of this worker
+    ├── InvalidRoutingKey   the bus cannot carry or match that
+    ├── UnreadableMessage   the bus brought something that is no message of ours
     └── ForeignStore        a message names another store than this worker's
 """
 
@@ -78,6 +80,23 @@ class BodyExited(CommanderError):
         super().__init__(run_id, code)
         self.run_id = run_id
         self.code = code
+
+
+class InvalidRoutingKey(CommanderError):
+    """{key!r} is no routing key or pattern: {reason}."""
+
+    def __init__(self, key: object, reason: str) -> None:
+        super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+
+class UnreadableMessage(CommanderError):
+    """A message on the bus cannot be read: {reason}. Something else than a commander publishes to its exchange."""
+
+    def __init__(self, reason: str) -> None:
+        super().__init__(reason)
+        self.reason = reason
 
 
 class ForeignStore(CommanderError):

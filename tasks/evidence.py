@@ -9,7 +9,6 @@ from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
 
 from celery import Celery
-from kombu.exceptions import ChannelError, OperationalError
 
 from celery_commander.engine import (
     Event,
@@ -24,7 +23,8 @@ from celery_commander.engine import (
     probe,
 )
 
-from .gate import fork_gate
+from .broker import BrokerSilent, messages_in
+from .checkpoints import valid_checkpoints
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -80,14 +80,10 @@ def queue_is_empty(app: Celery, queue: str) -> bool:
 
     A queue that does not exist holds nothing: Redis forgets an empty one.
     """
-    with fork_gate.passed(), app.connection_for_read() as connection:
-        try:
-            declared = connection.default_channel.queue_declare(queue, passive=True)
-        except (*connection.channel_errors, ChannelError):
-            return True
-        except (*connection.connection_errors, OperationalError):
-            return False
-        return int(declared.message_count) == 0
+    try:
+        return messages_in(app, [queue])[queue] == 0
+    except BrokerSilent:
+        return False
 
 
 def bury(commander: Commander, holders: Iterable[str]) -> None:
@@ -112,6 +108,8 @@ class Evidence:
     claim: Event | None
     fenced_at: datetime | None
     """When a newer token than the last claim's was first written: that claim's lease was over by then."""
+    died: bool = False
+    """Whether the run was parked because its process was proven dead; the proof itself is cleaned away."""
 
     @classmethod
     def gather(cls, commander: Commander, run_id: str, status: LeaseStatus) -> Evidence:
@@ -124,8 +122,14 @@ class Evidence:
             if claim and e.type == "run.fenced" and (e.token or 0) > (claim.token or 0)
         )
         fence = next(newer, None)
+        parked = next((event for event in reversed(events) if event.type == "run.paused"), None)
         return cls(
-            commander, RunHistory.of(events), status, claim, fence.timestamp if fence else None
+            commander,
+            RunHistory.of(events),
+            status,
+            claim,
+            fenced_at=fence.timestamp if fence else None,
+            died=parked is not None and parked.payload.get("owner_dead") is True,
         )
 
     def facts(self) -> Facts:
@@ -139,6 +143,7 @@ class Evidence:
             lease_expired_seconds=self._expired_seconds(),
             republished=self.history.republished,
             task_known=state.task in self.commander.app.tasks,
+            checkpoints=valid_checkpoints(self.commander, self.history),
             overtaken=self._overtaken(state),
         )
 
@@ -163,13 +168,17 @@ class Evidence:
     def _owner_dead(self) -> bool:
         """Return whether whoever was at work is proven to be gone.
 
-        While a body runs that is the process of the last claim, also when a recoverer has had the lease since. Once the
-        run waits, rolls back or is over, that process is history, and only the lease's last holder counts: a link, a
-        taker that had not begun, or nobody.
+        While a body runs that is the process of the last claim, also when a recoverer has had the lease since; so it is
+        of a run that was parked inside a step, where that process may still be. Once the run waits otherwise, rolls
+        back or is over, that process is history, and only the lease's last holder counts: a link, a taker that had not
+        begun, or nobody.
         """
         state = self.history.state
-        if state is not None and state.state in RUNNING and not self._is_claims_lease():
-            return self._claimer_gone()
+        if state is not None and not self._is_claims_lease():
+            if state.state in RUNNING:
+                return self._claimer_gone()
+            if state.state is State.PAUSED and state.open_steps:
+                return self.died or self._claimer_gone()
         return self.status.proven_dead or self._other_boot()
 
     def _is_claims_lease(self) -> bool:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_commander.engine import (
     Entry,
+    Event,
     InvalidEvent,
     Lease,
     NonDeterministic,
@@ -28,6 +29,7 @@ from celery_commander.engine import (
 )
 
 from .answers import NotDone, Unknown
+from .checkpoints import Marks
 from .errors import (
     UNRECORDED,
     NestedUndo,
@@ -81,7 +83,8 @@ class Execution(Ownership):
         self.paused = False
         self.step_key: str | None = None
         self._on_doubt = {entry.step: (entry.name, entry.on_doubt) for entry in history.in_doubt}
-        self._position = 0
+        self.marks = Marks(self)
+        self._position = self.marks.first_index
         self._stopped: Exception | None = None
 
     @property
@@ -140,12 +143,12 @@ class Execution(Ownership):
         except Exception as error:
             if is_recordable_end(error):  # so that a replay sees the same
                 raised = {**place, "raised": True, "value": encode_exception(error)}
-                self._append_or_stop("input.recorded", raised, wait=False)
+                self.append_or_stop("input.recorded", raised, wait=False)
             raise
         value = self._encoded_or_stop(made, name)
         if kind == "llm":
             place["meta"] = usage_of(made)
-        self._append_or_stop("input.recorded", {**place, "value": value}, wait=False)
+        self.append_or_stop("input.recorded", {**place, "value": value}, wait=False)
         return decode(value)
 
     def settle_end(self) -> None:
@@ -156,6 +159,7 @@ class Execution(Ownership):
 
         """
         self._refuse_if_over()
+        self.marks.begin()
         for step in self.state.open_steps if self.state else ():
             raise self.stop(StepInDoubt(self.run_id, step, self._on_doubt[step][0]))
         left = [entry for index, entry in self.history.entries.items() if index >= self._position]
@@ -170,14 +174,30 @@ class Execution(Ownership):
         if self._stopped is not None:
             raise StopRun(self._stopped)
 
+    def enter(self, what: str) -> None:
+        """Return when the body may call `what` here and now.
+
+        Raises:
+            StopRun: the attempt is over.
+            RunStopped: it is called inside a step, or in another thread than the body's.
+
+        """
+        self._refuse_if_over()
+        self._refuse_other_thread(what)
+        if self.step_key is not None:
+            reason = f"{what} was called inside a step; call it in the task's body"
+            raise RunStopped(self.run_id, reason)
+
+    def _refuse_other_thread(self, what: str) -> None:
+        if threading.get_ident() != self.thread_id:
+            reason = f"{what} was called outside the thread that runs the body"
+            raise RunStopped(self.run_id, reason)
+
     def _next(self) -> int:
         self._refuse_if_over()
-        if threading.get_ident() != self.thread_id:
-            raise RunStopped(
-                self.run_id, "a step or input was called outside the thread that runs the body"
-            )
-        # What could not be recorded takes no place; so no index is ever left out.
-        index = min(self._position, self.state.steps if self.state else 0)
+        self._refuse_other_thread("a step or input")
+        self.marks.begin()
+        index = self.index
         self._position = index + 1
         return index
 
@@ -191,9 +211,16 @@ class Execution(Ownership):
         return self._position
 
     @property
+    def index(self) -> int:
+        """Return the same, as it is counted: what could not be recorded takes no place, so none is ever left out."""
+        return min(self._position, self.state.steps if self.state else 0)
+
+    @property
     def has_more_recorded(self) -> bool:
         """Return whether the body has not come to everything yet that earlier attempts recorded."""
-        return any(index >= self._position for index in self.history.entries)
+        return self.marks.awaits_restored or any(
+            index >= self._position for index in self.history.entries
+        )
 
     def _recorded(self, index: int, kind: str, name: str, digest: str | None) -> Entry | None:
         """Return what is recorded at this place, if anything, after comparing that it is the same thing."""
@@ -223,7 +250,7 @@ class Execution(Ownership):
         if spec.undo is not None:
             intent |= {"args": encode(list(call.args)), "kwargs": encode(call.kwargs)}
         self._on_doubt[call.index] = (spec.name, on_doubt)
-        self._append_or_stop("step.started", intent, wait=True)  # before the effect
+        self.append_or_stop("step.started", intent, wait=True)  # before the effect
         self._last_look_or_stop()
         return self._act(call)
 
@@ -245,7 +272,7 @@ class Execution(Ownership):
     def _record_result(self, call: _Call, result: Any, *, wait: bool) -> None:
         data = {"step": call.index, "result": result}
         try:
-            self._append_or_stop("step.completed", data, wait=wait)
+            self.append_or_stop("step.completed", data, wait=wait)
         except InvalidEvent as error:
             # Too large: it was done, and its result is lost.
             raise self._recorded_failure(call, error) from error
@@ -256,12 +283,14 @@ class Execution(Ownership):
         data = {"step": call.index, "owed": owed}
 
         def append(exception: Any) -> None:
-            self._append_or_stop("step.failed", data | {"exception": exception}, wait=False)
+            self.append_or_stop("step.failed", data | {"exception": exception}, wait=False)
 
         return decode_exception(record_exception(error, append))
 
     def _settle_doubt(self, call: _Call, entry: Entry) -> Any:
-        """Decide about a step whose end nobody recorded, in the order that is promised."""
+        """Decide about a step whose end nobody recorded, in the order that is promised; a person's word comes first."""
+        if entry.told == "not happened":
+            return self._perform(call, attempt=entry.attempt + 1)
         if call.spec.resolve is not None:
             answer = self._resolve(call)
             if answer is NotDone:
@@ -298,9 +327,10 @@ class Execution(Ownership):
         except UnrecordableValue as error:
             raise self.stop(error) from error
 
-    def _append_or_stop(self, event_type: str, data: Mapping[str, Any], *, wait: bool) -> None:
+    def append_or_stop(self, event_type: str, data: Mapping[str, Any], *, wait: bool) -> Event:
+        """Append one event of this run; where that cannot be done, the attempt is over."""
         try:
-            self.append(event_type, data, wait=wait)
+            return self.append(event_type, data, wait=wait)
         except UNRECORDED as error:
             raise self.stop(error) from error
         except InvalidEvent as error:

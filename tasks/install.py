@@ -10,7 +10,9 @@ from typing import Any
 from celery import Celery
 
 from celery_commander.engine import (
+    CheckpointStore,
     EventSourcingEngine,
+    HistoryArchived,
     LeaseManager,
     RunHistory,
     RunLedger,
@@ -18,15 +20,23 @@ from celery_commander.engine import (
     SettingsError,
 )
 
+from .bus import MessageBus, install_bus
 from .compensation import register_tasks
+from .dead_letters import DeadLetters
 from .degraded import Degraded
 from .durable import install_task_class
+from .health import FleetHealth
 from .holder import Holder
+from .maintenance import anchor_facts, register_maintenance
 from .ownership import Ownership
+from .pages import mount_in_flower
 from .publishing import install_sender
 from .recovery import RecoveryBootstrapper
+from .schedule import install_schedule
 from .settings import Resolved, TaskSettings, check_names, resolve
 from .store import Store, open_store
+from .subscriber import EventSourcingSubscriber
+from .task_signals import install_observation, remake_locks
 from .worker import Watcher, install_worker
 
 _commanders: weakref.WeakSet[Commander] = weakref.WeakSet()
@@ -59,11 +69,23 @@ class Commander:
         self._lock = threading.RLock()
         self.watcher: Watcher | None = None
         self.bootstrapper = RecoveryBootstrapper(self)
+        self.bus = MessageBus(self)
+        self.health = FleetHealth(self)
+        self.health.contribute("bus", self.bus.health_facts)
+        self.health.contribute("anchors", lambda: anchor_facts(self))
+        self.dead_letters = DeadLetters(self)
+        self.subscriber = EventSourcingSubscriber(self)
+        self.health.contribute("subscriber", self.subscriber.health_facts)
         app.commander = self
         install_task_class(app)
         install_sender(app)
         register_tasks(app)
         install_worker(app)
+        install_bus(app)
+        mount_in_flower()
+        register_maintenance(app)
+        install_schedule(app)
+        install_observation(app)
         _commanders.add(self)
 
     @property
@@ -91,9 +113,20 @@ class Commander:
         return self._store
 
     @property
+    def is_open(self) -> bool:
+        """Tell whether this process has opened the store, or was forked from one that had."""
+        return self._store is not None
+
+    @property
     def engine(self) -> EventSourcingEngine:
         """Return the log."""
         return self.store.engine
+
+    @property
+    def known_log_id(self) -> str | None:
+        """Return the log's id if this process has it open; opens nothing."""
+        store = self._store
+        return store.engine.log_id if store is not None else None
 
     @property
     def ledger(self) -> RunLedger:
@@ -104,6 +137,11 @@ class Commander:
     def leases(self) -> LeaseManager:
         """Return who owns what."""
         return self.store.leases
+
+    @property
+    def checkpoints(self) -> CheckpointStore:
+        """Return the contents of what running bodies saved."""
+        return self.store.checkpoints
 
     @property
     def holder(self) -> Holder:
@@ -125,11 +163,21 @@ class Commander:
         return holder
 
     def history(self, run_id: str) -> RunHistory:
-        """Return everything that is recorded of one run up to now."""
-        return RunHistory.of(self.engine.history(run_id))
+        """Return everything that is recorded of one run up to now.
+
+        Of a run that had ended when its events were compacted away, only its state: it is all that a
+        late duplicate of its message has to be told.
+        """
+        try:
+            return RunHistory.of(self.engine.history(run_id))
+        except HistoryArchived:
+            known = self.engine.settled_state(run_id)
+            return RunHistory(state=None if known is None else known[0])
 
     def close(self) -> None:
         """Close the store, if this process opened it; the next use opens it again. What is still owned runs out."""
+        self.bus.close()
+        self.subscriber.flush()
         with self._lock:
             holders, self._holders = self._holders, {}
             store, self._store = self._store, None
@@ -160,6 +208,9 @@ class Commander:
         self.watcher = None
         self.live = {}
         self._degraded = Degraded(self)
+        self.bus.after_fork()
+        self.subscriber.after_fork()
+        remake_locks()
 
 
 def _configured(conf: Any) -> dict[str, Any]:

@@ -6,6 +6,7 @@ a worker would have received.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -129,6 +130,26 @@ def _due(commander: Commander, eta: str | None) -> str | None:
         return None
     moment = maybe_make_aware(datetime.fromisoformat(eta), commander.app.timezone)
     return str(moment.astimezone(UTC).isoformat())
+
+
+def as_new_run(message: Message, run_id: str) -> Message:
+    """Return the message of a run that goes once more under a fresh id.
+
+    Its callbacks and the rest of its chain go along. A chord or group that the first run was counted in has had its
+    answer from that one, and is not counted again.
+    """
+    old_id = message.run_id
+    headers = {**message.headers, "id": run_id, "retries": 0, "eta": None, "expires": None}
+    headers |= {"group": None, "group_index": None}
+    if headers.get("root_id") in (None, old_id):
+        headers["root_id"] = run_id
+    args, kwargs, embed = message.body
+    return dataclasses.replace(
+        message,
+        headers=headers,
+        properties={**message.properties, "correlation_id": run_id},
+        body=(args, kwargs, {**(embed or {}), "chord": None}),
+    )
 
 
 def of_created(created: Mapping[str, Any]) -> Message:

@@ -22,6 +22,7 @@ from celery_commander.engine import (
     state_after,
 )
 
+from .announcing import announce
 from .errors import VoidEvent
 
 if TYPE_CHECKING:
@@ -75,6 +76,7 @@ class Ownership:
         )
         self._state = state_after(state, event)
         self._is_unsure = False
+        announce(self.commander, (event,))
         return event
 
     def _refuse_void(
@@ -99,7 +101,8 @@ class Ownership:
         """Fence every older token and append the events, in one durable write."""
         numbered = self.numbered(events)
         self._is_unsure = True
-        self.commander.engine.append_many([self.fence(), *numbered], wait=True)
+        written = self.commander.engine.append_many([self.fence(), *numbered], wait=True)
+        announce(self.commander, written)
 
     def numbered(self, events: Sequence[tuple[str, Mapping[str, Any]]]) -> list[NewEvent]:
         """Return the events with this run's token and next numbers, for a batch that spans several runs."""

@@ -21,6 +21,7 @@ from celery_commander.engine import CommanderError, Event
 from .errors import ReplaceNotSupported
 from .execution import Execution, current_execution
 from .message import HEADER, Message, created_data, of_publish
+from .travel import check_travels
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -41,8 +42,12 @@ class CommanderAMQP(AMQP):
 
         def send_task_message(producer: Any, name: str, message: Any, **options: Any) -> Any:
             _warn_of_effect(name, message)
-            if _again.get() or not is_durable(app, name):
+            if _again.get():
                 return send(producer, name, message, **options)
+            if not is_durable(app, name):
+                result = send(producer, name, message, **options)
+                app.commander.subscriber.sent(name, message[0], options)
+                return result
             return _send_durable(
                 app.commander, lambda m: send(producer, name, m, **options), message, options
             )
@@ -114,6 +119,8 @@ def _send_durable(
     commander: Commander, send: Callable[[Any], Any], message: Any, options: Mapping[str, Any]
 ) -> Any:
     headers, properties, body, sent_event = message
+    check_travels(body[0], "args")
+    check_travels(body[1], "kwargs")
     headers = {**headers, **(options.get("headers") or {})}  # Celery lays the caller's own on top
     run_id = headers["id"]
     execution = current_execution.get()

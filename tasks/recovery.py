@@ -11,6 +11,7 @@ import dataclasses
 import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING
@@ -21,18 +22,23 @@ from celery_commander.engine import (
     Decision,
     Deliver,
     LeaseStatus,
+    LogCorrupt,
     LogError,
+    LogUnavailable,
     Park,
+    ParkVersion,
     Policy,
     Republish,
     Requeue,
     RunState,
     Skip,
     StoreUnavailable,
+    UnknownRun,
     Wait,
     plan,
 )
 
+from .checkpoints import forget_over
 from .evidence import RUNNING, Evidence, Patience, bury, evidently_waiting, queue_is_empty
 from .takeover import Found, take_over
 
@@ -43,6 +49,9 @@ logger = logging.getLogger(__name__)
 
 SLOW_QUEUE = 10
 """How many times pending_after a message may wait in a queue that is not empty before it counts as lost."""
+
+FAILED = "failed, to be tried again"
+"""How the reason of a run begins that could not even be looked at."""
 
 BATCH = 200
 """How many runs are read from the ledger at a time."""
@@ -73,6 +82,11 @@ class RecoveryResult:
     refused: str | None = None
     """Why nothing was decided at all, when the log itself cannot be trusted or written."""
 
+    @property
+    def failed(self) -> tuple[Detail, ...]:
+        """Return the runs that could not be handled now; until a pass has none, recovery is incomplete."""
+        return tuple(detail for detail in self.details if detail.reason.startswith(FAILED))
+
 
 class RecoveryBootstrapper:
     """Find the runs that nobody owns and see that each goes on, or is undone, or is told."""
@@ -81,6 +95,8 @@ class RecoveryBootstrapper:
         self._commander = commander
         self._patience = Patience()
         self._proof_needed = False
+        self._checkpoints_after = ""
+        self._refused: str | None = None
 
     def bootstrap(self, force_abort: bool = False, *, dry_run: bool = False) -> RecoveryResult:
         """Look at every run of this namespace once; return what was done, or with `dry_run` what would be.
@@ -89,6 +105,9 @@ class RecoveryBootstrapper:
         now does not stop the others; it is met again at the next pass.
         """
         commander, policy = self._commander, self._policy(force_abort)
+        problem = commander.health.problem()
+        if problem is not None:  # it would compensate from a history that may be forged
+            return self._refuse(_summed([]), problem, dry_run=dry_run)
         details: list[Detail] = []
         self._proof_needed = False
         try:
@@ -97,13 +116,46 @@ class RecoveryBootstrapper:
             for batch in self._batches():
                 details += self._handle(batch, policy, dry_run=dry_run)
             if not dry_run:
+                commander.dead_letters.sweep()
                 bury(commander, dead_holders)
                 self._sweep_liveness()
+                self._checkpoints_after = forget_over(commander, after=self._checkpoints_after)
                 self._note_swept(_summed(details))
+        except LogCorrupt as error:  # not one byte is added behind what does not verify
+            return self._refuse(_summed(details), str(error), dry_run=True)
         except (LogError, StoreUnavailable) as error:
-            logger.error("Recovery stops here, the next pass goes on: %s", error)
-            return dataclasses.replace(_summed(details), refused=str(error))
+            return self._refuse(_summed(details), str(error), dry_run=dry_run)
+        self._refused = None
         return _summed(details)
+
+    def decide(self, run_id: str) -> Detail:
+        """Look at one run at once and do what is to be done, as the next pass would.
+
+        Raises:
+            UnknownRun: no event of it is in the log.
+            LogError, StoreUnavailable: nothing is decided now; the next pass tries.
+
+        """
+        state = self._commander.history(run_id).state
+        if state is None:
+            raise UnknownRun(run_id)
+        status = self._commander.leases.statuses([run_id])[run_id]
+        problem = self._commander.health.problem()
+        if problem is not None:
+            raise LogUnavailable(self._commander.engine.path, problem)
+        (detail,) = self._handle([(state, status)], self._policy(False), dry_run=False)
+        return detail
+
+    def _refuse(self, result: RecoveryResult, reason: str, *, dry_run: bool) -> RecoveryResult:
+        """Say that no more is decided; in the log once for as long as the reason stays, if it takes that."""
+        logger.error("Recovery stops here, the next pass tries again: %s", reason)
+        told = dry_run or reason == self._refused
+        if not told and self._commander.health.unwritable() is None:
+            with suppress(LogError, StoreUnavailable, OSError):
+                data = {**_counts(result), "refused": reason}
+                self._commander.engine.append("recovery.swept", data, wait=False)
+                self._refused = reason
+        return dataclasses.replace(result, refused=reason)
 
     def _sweep_liveness(self) -> None:
         """Remove what dead processes left, unless some run still waits for the proof that its owner is gone."""
@@ -173,7 +225,7 @@ class RecoveryBootstrapper:
             raise
         except Exception as error:
             logger.exception("Run %s could not be looked at, the next pass tries.", state.run_id)
-            return Detail(state.run_id, "skip", f"failed, to be tried again: {error}")
+            return Detail(state.run_id, "skip", f"{FAILED}: {error}")
 
     def _plan(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | Found:
         evidence = Evidence.gather(self._commander, state.run_id, status)
@@ -209,8 +261,9 @@ def _described(run_id: str, decision: Decision) -> Detail:
     match decision:
         case Skip(reason=reason) | Wait(reason=reason):
             return Detail(run_id, "skip", reason)
-        case Requeue(reason=reason):
-            return Detail(run_id, "requeue", reason)
+        case Requeue(reason=reason, checkpoint=checkpoint):
+            place = f", from checkpoint {checkpoint.id}" if checkpoint else ""
+            return Detail(run_id, "requeue", reason + place)
         case Abort(reason=reason):
             return Detail(run_id, "abort", reason)
         case Republish():
@@ -221,6 +274,8 @@ def _described(run_id: str, decision: Decision) -> Detail:
             return Detail(run_id, "compensate", "its undo stood still")
         case Park(step=step):
             return Detail(run_id, "park", f"step {step} is in doubt")
+        case ParkVersion(reason=reason):
+            return Detail(run_id, "park", reason)
 
 
 def _summed(details: list[Detail]) -> RecoveryResult:

@@ -17,6 +17,7 @@ from celery.worker.state import task_ready
 from celery_commander.engine import CommanderError
 
 from .delivery import note_told
+from .losses import note_of_loss
 from .message import HEADER, created_data, of_context
 
 logger = logging.getLogger(__name__)
@@ -59,7 +60,7 @@ class DurableRequest(Request):
             self.id,
             error,
         )
-        self._note("task.failed", {"reason": f"worker lost: {error}"})
+        self._note("task.failed", note_of_loss(error))
         self._leave_to_recovery()
         return None
 

@@ -7,11 +7,13 @@ The order is Commander(...) over the environment over the app's configuration. E
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from celery_commander.engine import Settings, SettingsError, suggest
+
+from .interest import Observe
 
 PREFIX = "commander_"
 ENVIRONMENT_PREFIX = "COMMANDER_"
@@ -21,6 +23,32 @@ ON_LOG_UNAVAILABLE = ("refuse", "degrade")
 REGISTER_ON_PUBLISH = ("auto", "always", "never")
 IN_DOUBT = ("abort", "park")
 
+_POSITIVE = (
+    "watch_seconds",
+    "undo_backoff_seconds",
+    "report_stale_seconds",
+    "queue_check_seconds",
+    "consume_stale_seconds",
+    "bus_flush_seconds",
+    "verify_full_seconds",
+    "observe_flush_seconds",
+    "observe_exit_seconds",
+)
+_INTERVALS = (
+    "health_check_seconds",
+    "snapshot_seconds",
+    "compaction_seconds",
+    "verify_seconds",
+    "beat_sweep_seconds",
+    "anchor_seconds",
+)
+_COUNTS: Mapping[str, tuple[int, int | None]] = {
+    "undo_retries": (0, None),
+    "bus_outbox_messages": (1, None),
+    "flower_rows": (1, 1000),
+    "observe_queue_events": (1, None),
+    "observe_batch_events": (1, None),
+}
 _TRUE = frozenset(("1", "true", "yes", "on"))
 _FALSE = frozenset(("0", "false", "no", "off", ""))
 
@@ -50,25 +78,72 @@ class TaskSettings:
     """How often a failing undo is tried again, with growing pauses, before its run is stuck."""
     undo_backoff_seconds: float = 1.0
     """The first pause between two tries of an undo; it doubles each time, up to a minute."""
+    report_stale_seconds: float = 60.0
+    """The age from which on a worker's report no longer counts: it went away."""
+    queue_check_seconds: float = 15.0
+    """The time between two looks of a worker at how many messages wait for it."""
+    consume_stale_seconds: float = 60.0
+    """How long a free worker may receive nothing from a queue that holds messages before health says so."""
+    flower_rows: int = 50
+    """How many runs, steps or events one page of Flower shows; 1 to 1000."""
+    observe: str | Sequence[str] = "all"
+    """Which plain tasks are recorded: `all`, `failures`, `none`, or name patterns (a list, or text with commas)."""
+    observe_queue_events: int = 10_000
+    """How many observations one process holds for the log; beyond it they are dropped and counted."""
+    observe_batch_events: int = 500
+    """How many observations are written at once."""
+    observe_flush_seconds: float = 0.2
+    """How long the first observation waits for company before it is written; a killed process loses that much."""
+    observe_exit_seconds: float = 2.0
+    """How long a process that ends may wait for its last observations to be written."""
     queue: str | None = None
     """The queue in which rollbacks are settled; undos go to their own tasks' queues. Default: the app's own."""
+    bus: bool = True
+    """Tell on the topic exchange `commander` of the app's broker what becomes of runs; False publishes nothing."""
+    bus_outbox_messages: int = 1000
+    """The most messages of one process that wait for the broker; beyond it the oldest are dropped."""
+    bus_flush_seconds: float = 2.0
+    """How long a process that ends waits for its last messages to be delivered."""
+    schedule: bool = True
+    """Have `celery beat` send the maintenance tasks; False sends none, whatever the intervals say."""
+    health_check_seconds: float | None = 15.0
+    """Beat: the time between two checks of the health; 0 or None sends none, here and below."""
+    snapshot_seconds: float | None = 3600.0
+    """Beat: the time between two snapshots of the log's state."""
+    compaction_seconds: float | None = 3600.0
+    """Beat: the time between two looks whether the log is to be compacted: at half of `log_degraded_bytes`."""
+    verify_seconds: float | None = 300.0
+    """Beat: the time between two verifications of what the log has gained since the last one."""
+    verify_full_seconds: float = 24 * 3600.0
+    """The age of the last verification of the whole log at which the next one reads all of it again."""
+    beat_sweep_seconds: float | None = 60.0
+    """Beat: the time between two sweeps of recovery, beside those that every worker makes by itself."""
+    anchor_seconds: float | None = 300.0
+    """Beat: the time between two anchors of the log, if there is an `anchor_directory`."""
 
     def __post_init__(self) -> None:
         _one_of("on_log_unavailable", self.on_log_unavailable, ON_LOG_UNAVAILABLE)
         _one_of("register_on_publish", self.register_on_publish, REGISTER_ON_PUBLISH)
         _one_of("in_doubt", self.in_doubt, IN_DOUBT)
-        for key in ("watch_seconds", "undo_backoff_seconds"):
+        Observe.of(self.observe)
+        for key in _POSITIVE:
             value = getattr(self, key)
             if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
                 raise SettingsError(key, value, "it must be a number of seconds above zero")
-        tries: object = self.undo_retries
-        if isinstance(tries, bool) or not isinstance(tries, int) or tries < 0:
-            raise SettingsError(
-                "undo_retries", self.undo_retries, "it must be a whole number, 0 or more"
-            )
+        for key, (smallest, largest) in _COUNTS.items():
+            _whole_number(key, getattr(self, key), smallest, largest)
+        for key in _INTERVALS:
+            _check_interval(key, getattr(self, key))
         for key in ("namespace", "queue"):
             if not isinstance(getattr(self, key), str | None):
                 raise SettingsError(key, getattr(self, key), "it must be a text")
+
+
+def _whole_number(key: str, value: object, smallest: int, largest: int | None) -> None:
+    above = largest is not None and isinstance(value, int) and value > largest
+    if isinstance(value, bool) or not isinstance(value, int) or value < smallest or above:
+        bounds = f"{smallest} or more" if largest is None else f"from {smallest} to {largest}"
+        raise SettingsError(key, value, f"it must be a whole number, {bounds}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +189,10 @@ def _keys(settings: Any) -> frozenset[str]:
 
 TASK_KEYS = _keys(TaskSettings)
 ALL_KEYS = TASK_KEYS | _keys(Settings)
-_NUMBERS: Mapping[str, type] = {
-    "watch_seconds": float,
-    "undo_backoff_seconds": float,
-    "undo_retries": int,
-}
+_NUMBERS: Mapping[str, type] = dict.fromkeys((*_POSITIVE, *_INTERVALS), float) | dict.fromkeys(
+    _COUNTS, int
+)
+_SWITCHES = ("force_abort", "bus", "schedule")
 
 
 def _known(shown: str, key: str, value: object) -> str:
@@ -138,7 +212,7 @@ def _typed(key: str, value: Any) -> Any:
     """Read text from the environment as what the setting is; everything else is left to the checks."""
     if not isinstance(value, str):
         return value
-    if key == "force_abort":
+    if key in _SWITCHES:
         if value.lower() in _TRUE | _FALSE:
             return value.lower() in _TRUE
         raise SettingsError(key, value, "it must be 1 or 0")
@@ -154,3 +228,11 @@ def _one_of(key: str, value: object, allowed: tuple[str, ...]) -> None:
     if value not in allowed:
         hint = suggest(value, allowed) if isinstance(value, str) else None
         raise SettingsError(key, value, f"it must be one of {', '.join(allowed)}", hint)
+
+
+def _check_interval(key: str, value: object) -> None:
+    if value is None or (
+        isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
+    ):
+        return
+    raise SettingsError(key, value, "it must be a number of seconds, or 0 or None for never")

@@ -1,4 +1,4 @@
-"""Open what an app keeps: the log, the ledger folded from it, and the leases."""
+"""Open what an app keeps: the log, the ledger folded from it, the leases, and the checkpoints."""
 
 from __future__ import annotations
 
@@ -7,9 +7,13 @@ from typing import Any
 
 from celery_commander.engine import (
     BootClock,
+    CheckpointStore,
     Database,
+    DeadLetterQueue,
     EventSourcingEngine,
+    HealthStore,
     LeaseManager,
+    Rounds,
     RunLedger,
     Settings,
     digest,
@@ -26,6 +30,10 @@ class Store:
     engine: EventSourcingEngine
     ledger: RunLedger
     leases: LeaseManager
+    dead_letters: DeadLetterQueue
+    checkpoints: CheckpointStore
+    reports: HealthStore
+    rounds: Rounds
     secret: bytes
     databases: tuple[Database, ...]
 
@@ -56,6 +64,9 @@ def open_store(settings: Settings) -> Store:
     engine = EventSourcingEngine.open(settings)
     folded = Database(settings.ledger_path, busy_seconds=settings.lock_seconds)
     owners = Database(settings.leases_path, busy_seconds=settings.lock_seconds)
+    contents = Database(settings.checkpoints_path, busy_seconds=settings.lock_seconds, durable=True)
+    # Who only observes does not wait long.
+    health = Database(settings.health_path, busy_seconds=min(settings.lock_seconds, 2.0))
     ttl_seconds, liveness = settings.lease_seconds, settings.liveness_directory
     return Store(
         secret=keep_secret(settings.wal_directory / "digest.key"),
@@ -64,5 +75,11 @@ def open_store(settings: Settings) -> Store:
         engine=engine,
         ledger=RunLedger(folded, engine),
         leases=LeaseManager(owners, clock, ttl_seconds=ttl_seconds, liveness_directory=liveness),
-        databases=(folded, owners),
+        dead_letters=DeadLetterQueue(folded, days=settings.dead_letter_days),
+        checkpoints=CheckpointStore(
+            contents, max_bytes=settings.checkpoint_bytes, kept=settings.checkpoints_kept
+        ),
+        reports=HealthStore(health, clock),
+        rounds=Rounds(health),
+        databases=(folded, owners, contents, health),
     )

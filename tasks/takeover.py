@@ -6,6 +6,7 @@ history up to the fence, decide from that, write the decision durably, give the 
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -20,19 +21,24 @@ from celery_commander.engine import (
     Fenced,
     NewEvent,
     Park,
+    ParkVersion,
     Policy,
     Republish,
     Requeue,
     RunAborted,
     RunHistory,
     Skip,
+    State,
     Wait,
     encode_exception,
     plan,
 )
 
 from . import compensation
+from .announcing import announce
+from .checkpoints import named, valid_checkpoints
 from .gate import fork_gate
+from .losses import last_loss
 from .message import of_created
 from .ownership import Ownership
 from .publishing import publish_again
@@ -58,6 +64,7 @@ class Taken:
 
     ownership: Ownership
     decision: Decision
+    facts: Facts
 
 
 def take_over(
@@ -80,6 +87,7 @@ def take_over(
     finally:
         commander.recovery_holder.release_many(leases.values())
     for one in decided:
+        _announce(commander, one)
         _publish(commander, one)
     return {one.ownership.run_id: one.decision for one in decided}
 
@@ -88,7 +96,10 @@ def _decide(ownership: Ownership, facts: Facts, policy: Policy) -> Taken:
     again = Ownership(
         ownership.commander, ownership.lease, ownership.commander.history(ownership.run_id)
     )
-    return Taken(again, plan(again.history, policy, facts))
+    # Behind the fence there may be others than there were before it.
+    valid = valid_checkpoints(ownership.commander, again.history)
+    now = dataclasses.replace(facts, checkpoints=valid)
+    return Taken(again, plan(again.history, policy, now), now)
 
 
 def _written(batch: Sequence[Any], events_of: Callable[[Any], list[NewEvent]]) -> list[Any]:
@@ -104,7 +115,7 @@ def _written(batch: Sequence[Any], events_of: Callable[[Any], list[NewEvent]]) -
 def _append(batch: Sequence[Any], events: list[NewEvent]) -> None:
     if events:
         commander: Commander = getattr(batch[0], "ownership", batch[0]).commander
-        commander.engine.append_many(events, wait=True)
+        announce(commander, commander.engine.append_many(events, wait=True))
 
 
 def _append_one(one: Any, events: list[NewEvent]) -> bool:
@@ -119,29 +130,85 @@ def _append_one(one: Any, events: list[NewEvent]) -> bool:
 def _events_of(taken: Taken) -> list[tuple[str, dict[str, Any]]]:
     """Return what is written down of a decision, before anybody is told of it."""
     match taken.decision:
-        case Requeue(reason=reason, death=death):
-            return [("run.requeued", {"reason": reason, "death": death, "due": None})]
+        case Requeue(reason=reason, death=death, completes=steps, checkpoint=checkpoint):
+            place = named(checkpoint, conflict=False) if checkpoint else None
+            data = {"reason": reason, "death": death, "due": None, "checkpoint": place}
+            return [*_completions(taken.ownership, steps), ("run.requeued", data)]
         case Republish():
             return [("run.requeued", {"reason": "lost message", "death": False, "due": None})]
         case Abort(reason=reason, in_doubt=in_doubt):
             return [("run.aborted", _abort_data(taken.ownership, reason, in_doubt))]
         case Park(step=step):
             why = f"step {step} is in doubt"
-            return [("run.paused", {"kind": "doubt", "due": None, "reason": why})]
+            parked = {"kind": "doubt", "due": None, "reason": why}
+            return [("run.paused", parked | {"owner_dead": taken.facts.owner_dead})]
+        case ParkVersion(reason=reason):
+            return [("run.paused", {"kind": "version", "due": None, "reason": reason})]
         case Skip() | Wait() | Deliver() | Compensate():
             return []
+
+
+def _completions(ownership: Ownership, steps: Sequence[int]) -> list[tuple[str, dict[str, Any]]]:
+    """Return the ends of the steps of which a person said that they happened, under a claim of this process."""
+    history, state = ownership.history, ownership.history.state
+    if not steps or state is None:
+        return []
+    started = {
+        "task": state.task,
+        "attempt": state.attempt + 1,
+        "holder": ownership.lease.holder,
+        "liveness": ownership.commander.recovery_holder.liveness,
+    }
+    ends = [
+        ("step.completed", {"step": step, "result": history.entries[step].value}) for step in steps
+    ]
+    return [("run.started", started), *ends] if state.state is State.PAUSED else ends
 
 
 def _abort_data(ownership: Ownership, reason: str, in_doubt: tuple[int, ...]) -> dict[str, Any]:
     state = ownership.history.state
     asked = state.cancel_requested if state else None
     why = asked if reason == "cancelled" and asked else reason
+    if reason == "poison":  # say what it died of; whoever asks for the result knows no log
+        events = ownership.commander.engine.history(ownership.run_id)
+        why = f"poison: {last_loss(events) or 'its processes died'}"
+    exception = encode_exception(RunAborted(ownership.run_id, why))
+    if ownership.history.outcome is not None:  # its undo begins again; what it came to stays
+        exception = ownership.history.outcome[1]
     return {
-        "exception": encode_exception(RunAborted(ownership.run_id, why)),
+        "exception": exception,
         "reason": reason,
         "in_doubt": list(in_doubt),
         "generation": state.generation + 1 if state else 1,
     }
+
+
+def _announce(commander: Commander, taken: Taken) -> None:
+    """Tell the bus what was decided and is durable; it takes the message and returns."""
+    told = _told(taken.decision)
+    if told is not None:
+        key, data = told
+        state = taken.ownership.history.state
+        data |= {"task": state.task if state else None, "by": "recovery"}
+        commander.bus.publish(key, data, run_id=taken.ownership.run_id)
+
+
+def _told(decision: Decision) -> tuple[str, dict[str, Any]] | None:
+    match decision:
+        case Requeue(reason=reason, death=death):
+            return "run.recovered", {"reason": reason, "death": death}
+        case Republish():
+            return "run.recovered", {"reason": "lost message", "death": False}
+        case Deliver():
+            return "run.recovered", {"reason": "outcome not told", "death": False}
+        case Abort(reason=reason, in_doubt=in_doubt):
+            return "run.aborted", {"reason": reason, "in_doubt": list(in_doubt)}
+        case Park(step=step):
+            return "run.parked", {"reason": "doubt", "step": step}
+        case ParkVersion():
+            return "run.parked", {"reason": "version", "step": None}
+        case Skip() | Wait() | Compensate():
+            return None
 
 
 def _publish(commander: Commander, taken: Taken) -> None:
@@ -160,5 +227,5 @@ def _send(commander: Commander, taken: Taken) -> None:
             publish_again(commander, of_created(taken.ownership.history.created))
         case Abort() | Compensate():
             compensation.start(commander, taken.ownership.run_id)
-        case Skip() | Wait() | Park():
+        case Skip() | Wait() | Park() | ParkVersion():
             pass

@@ -12,6 +12,7 @@ from celery import Celery, bootsteps, signals
 from celery_commander.engine import CommanderError
 
 from .delivery import forget
+from .reporting import Reporter
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -26,6 +27,8 @@ class StoreStep(bootsteps.Step):
         super().__init__(worker, **kwargs)
         commander: Commander = worker.app.commander
         settings = commander.engine_settings
+        if commander.settings.on_log_unavailable == "refuse":
+            commander.engine.settle()  # a log that takes nothing is found here, and the start is refused
         logger.info(
             "Runs are recorded in %s (log %s).",
             settings.event_sourcing_wal,
@@ -36,8 +39,9 @@ class StoreStep(bootsteps.Step):
 class Watcher:
     """Look, in one thread of the worker's main process, for dead owners, and sweep now and then."""
 
-    def __init__(self, commander: Commander) -> None:
+    def __init__(self, commander: Commander, consumer: Any = None) -> None:
         self._commander = commander
+        self.reporter = Reporter(commander, consumer)
         self._wake = threading.Event()
         self._stopped = False
         self._thread = threading.Thread(target=self._watch, name="commander-watcher", daemon=True)
@@ -51,6 +55,7 @@ class Watcher:
         self._stopped = True
         self._wake.set()
         self._thread.join(timeout=10)
+        self.reporter.withdraw()
 
     def nudge(self) -> None:
         """Look at once: somebody knows of a death."""
@@ -58,7 +63,9 @@ class Watcher:
 
     def _watch(self) -> None:
         signal.pthread_sigmask(signal.SIG_BLOCK, signal.valid_signals())
+        self.reporter.write()  # until the first pass is over, its recovery is pending
         self._pass()
+        self._report()
         settings = self._commander.engine_settings
         pause_seconds, waited_seconds = self._commander.settings.watch_seconds, 0.0
         while not self._stopped:
@@ -67,10 +74,13 @@ class Watcher:
             if self._stopped:
                 return
             due = waited_seconds >= settings.sweep_seconds
+            self.reporter.look()
             if self._wake.is_set() or due or self._somebody_died():
                 self._wake.clear()
                 waited_seconds = 0.0 if due else waited_seconds
                 self._pass()
+                if due:
+                    self._report()
 
     def _somebody_died(self) -> bool:
         try:
@@ -82,9 +92,11 @@ class Watcher:
     def _pass(self) -> None:
         try:
             result = self._commander.bootstrapper.bootstrap()
-        except Exception:
+        except Exception as error:
             logger.exception("A recovery pass failed; the next one tries again.")
+            self.reporter.note_pass(None, error)
             return
+        self.reporter.note_pass(result)
         if result.recovered or result.aborted:
             logger.info(
                 "Recovery: %s resumed, %s aborted of %s.",
@@ -92,6 +104,14 @@ class Watcher:
                 result.aborted,
                 result.scanned,
             )
+
+    def _report(self) -> None:
+        """Write what this worker is like, and look whether the whole has become another."""
+        try:
+            self.reporter.write()
+            self._commander.health.check()
+        except Exception:
+            logger.exception("The health could not be checked; the next look tries again.")
 
 
 def install_worker(app: Celery) -> None:
@@ -102,7 +122,7 @@ def install_worker(app: Celery) -> None:
 
     def ready(sender: Any = None, **_: Any) -> None:
         if getattr(sender, "app", None) is app:
-            commander.watcher = Watcher(commander)
+            commander.watcher = Watcher(commander, sender)
             commander.watcher.start()
 
     def shutdown(sender: Any = None, **_: Any) -> None:
@@ -110,10 +130,15 @@ def install_worker(app: Celery) -> None:
         if watcher is not None:
             watcher.stop()
 
+    def received(sender: Any = None, **_: Any) -> None:
+        if commander.watcher is not None and getattr(sender, "app", None) is app:
+            commander.watcher.reporter.note_received()
+
     def postrun(sender: Any = None, task_id: str | None = None, **_: Any) -> None:
         if task_id in commander.live:
             forget(commander, str(task_id))
 
     signals.worker_ready.connect(ready, weak=False, dispatch_uid=f"{uid}.ready")
     signals.worker_shutdown.connect(shutdown, weak=False, dispatch_uid=f"{uid}.shutdown")
+    signals.task_received.connect(received, weak=False, dispatch_uid=f"{uid}.received")
     signals.task_postrun.connect(postrun, weak=False, dispatch_uid=f"{uid}.postrun")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import os
 import re
@@ -20,7 +19,7 @@ import pytest
 import yaml
 
 from celery_commander.tasks import Undo
-from celery_commander.tasks.settings import TaskSettings
+from tests import settings_page
 from tests.source_tree import ROOMS, ROOT, sources
 
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
@@ -117,7 +116,12 @@ def test_a_wheel_holds_every_file_of_the_rooms(bare_copy: Path) -> None:
     packed = {name for name in zipfile.ZipFile(wheel).namelist() if ".dist-info/" not in name}
     written = {f"celery_commander/{source}" for source in sources(*ROOMS)}
     typed = {f"celery_commander/{room}/py.typed" for room in ROOMS}
-    assert packed == written | typed
+    drawn = {
+        f"celery_commander/{path.relative_to(ROOT).as_posix()}"
+        for path in (ROOT / "tasks" / "flower" / "templates").iterdir()
+    }
+    assert drawn
+    assert packed == written | typed | drawn
 
 
 def test_our_test_folders_do_not_stand_in_front_of_what_they_test() -> None:
@@ -129,15 +133,26 @@ def test_our_test_folders_do_not_stand_in_front_of_what_they_test() -> None:
     assert not any(Path(entry).resolve().is_relative_to(ROOT / "tests") for entry in sys.path)
 
 
-def test_the_compose_file_describes_three_servers_that_say_when_they_are_ready() -> None:
+def test_the_compose_file_describes_services_that_say_when_they_are_ready() -> None:
     composed = yaml.safe_load((ROOT / "docker-compose.yml").read_text(encoding="utf-8"))
     services = composed["services"]
-    assert {"redis", "rabbitmq", "postgres"} <= set(services)
+    assert {"redis", "rabbitmq", "postgres", "worker", "beat", "flower"} == set(services)
     for service in services.values():
         assert service["healthcheck"]["test"][0] == "CMD"
-        assert all(port.startswith("127.0.0.1:") for port in service["ports"])
+        assert all(port.startswith("127.0.0.1:") for port in service.get("ports", ()))
         for volume in service["volumes"]:
             assert volume.split(":")[0] in composed["volumes"]
+
+
+def test_the_image_is_made_of_files_that_are_there_and_runs_what_compose_runs() -> None:
+    lines = (ROOT / "Dockerfile").read_text(encoding="utf-8").replace("\\\n", " ").splitlines()
+    copied = [line.split() for line in lines if line.startswith("COPY") and "--from" not in line]
+    sources_ = [word for words in copied for word in words[1:-1] if not word.startswith("--")]
+    assert {"engine", "tasks", "beat", "pyproject.toml"} <= set(sources_)
+    assert all((ROOT / source).exists() for source in sources_)
+    assert "USER commander" in lines
+    command = next(line for line in lines if line.startswith("CMD"))
+    assert "examples.service" in command
 
 
 def test_the_changelog_speaks_of_this_version() -> None:
@@ -167,11 +182,22 @@ def test_the_readmes_example_can_be_pasted_whole(monkeypatch: pytest.MonkeyPatch
     assert ".delay(" not in example  # an import would publish it
 
 
-def test_the_readme_names_every_key_of_an_undo_and_every_setting_of_a_task() -> None:
+def test_the_readme_names_every_key_of_an_undo() -> None:
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     assert ", ".join(get_type_hints(Undo)) in text
-    settings = [field.name for field in dataclasses.fields(TaskSettings)]
-    assert [name for name in settings if f"| `{name}` |" not in text] == []
+
+
+def test_the_page_of_settings_says_what_the_code_says() -> None:
+    assert (ROOT / "docs" / "settings.md").read_text(encoding="utf-8") == settings_page.page()
+
+
+def test_the_settings_that_the_readme_names_have_its_defaults() -> None:
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = dict(re.findall(r"^\| `(\w+)` \| (.+?) \|", text, re.MULTILINE))
+    rows = [row for kind in settings_page.PARTS.values() for row in settings_page.rows(kind)]
+    defaults = {row.split("`")[1]: row.split(" | ")[1] for row in rows}
+    assert len(named) > 8
+    assert {name: defaults[name] for name in named} == named
 
 
 @pytest.mark.parametrize("page", sorted(str(p.relative_to(ROOT)) for p in PAGES))

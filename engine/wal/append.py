@@ -22,7 +22,7 @@ from .drafts import FENCED, Draft, Written
 from .index import Index
 from .locks import Patience
 from .session import Handles, Session
-from .settle import Settler
+from .settle import Sealed, Settler
 from .shield import shielded
 
 T = TypeVar("T")
@@ -63,6 +63,8 @@ class Appender:
         """
         is_owners = any(each.new.token is not None for each in drafts)
         for _ in range(_LOOKS_OUTSIDE_THE_LOCK):
+            if is_owners:
+                self._refuse_fenced(drafts)  # what must be read for it is read without the lock
             written = self.under_lock(partial(self._append, drafts, is_owners))
             if written is not None:
                 return written
@@ -76,6 +78,10 @@ class Appender:
     def settle(self) -> Head:
         """Make the file and ``control`` agree, as the first append would; return the head."""
         return self.under_lock(self._settler.settle)
+
+    def head(self, handles: Handles) -> Head:
+        """Return the settled head; only under the lock, for work that is done there."""
+        return self._settler.settle(handles)
 
     def under_lock(self, work: Callable[[Handles], T]) -> T:
         """Run `work` while no other thread or process writes; the lock is given back whatever happens."""
@@ -110,11 +116,22 @@ class Appender:
                     return ()
                 if has_waited and self._session.handles() is not handles:
                     return ()
-                return (work(handles),)
+                return self._do(handles, work)
             finally:
                 self._give_back()
         finally:
             self._give_back()
+
+    def _do(self, handles: Handles, work: Callable[[Handles], T]) -> tuple[T] | tuple[()]:
+        """Run `work`, or follow the log into its next file first.
+
+        Apart from `_try`: the bytecode that enters a `try` inside another one is covered by neither.
+        """
+        try:
+            return (work(handles),)
+        except Sealed:
+            self._session.follow(handles)
+            return ()
 
     def _give_back(self) -> None:
         if self._claim.is_mine():
@@ -126,7 +143,7 @@ class Appender:
     def _append(self, drafts: Sequence[Draft], is_owners: bool, handles: Handles) -> Written | None:
         head = self._settler.settle(handles)
         if is_owners:
-            if head.fences != self._index.fence_count:
+            if head.fenced > self._index.seen_seq:
                 return None
             self._refuse_fenced(drafts)
         return self._write(handles, head, drafts)
@@ -147,10 +164,18 @@ class Appender:
 
     def _write(self, handles: Handles, head: Head, drafts: Sequence[Draft]) -> Written:
         """Chain the drafts to `head`, write them, publish the new head."""
+        written, data = self.chain(head, drafts)
+        self.put(handles, head, data)
+        handles.control.publish_head(written.after)
+        return written
+
+    def chain(self, head: Head, drafts: Sequence[Draft]) -> tuple[Written, bytes]:
+        """Return what writing the drafts behind `head` will come to, and their lines."""
         stamp = max(format_timestamp(self._now()), head.timestamp)
-        hash_, offset, fences = head.hash, head.size, head.fences
+        seq, hash_, offset, fenced = head.seq, head.hash, head.size, head.fenced
         hashes, offsets, lines = [], [], []
         for each in drafts:
+            seq += 1
             rest = each.front + stamp + each.back
             hash_ = sha256(hash_ + rest).hexdigest().encode("ascii")
             line = b"%b%b\n" % (hash_, rest)
@@ -158,13 +183,17 @@ class Appender:
             offsets.append(offset)
             lines.append(line)
             offset += len(line)
-            fences += each.new.type == FENCED
-        self._write_all(handles, head, b"".join(lines))
-        after = Head(head.seq + len(lines), hash_, offset, stamp, fences)
-        handles.control.publish_head(after)
-        return Written(head, after, hashes, offsets)
+            if each.new.type == FENCED:
+                fenced = seq
+        after = Head(seq, hash_, offset, stamp, fenced, head.file)
+        return Written(head, after, hashes, offsets), b"".join(lines)
 
-    def _write_all(self, handles: Handles, head: Head, data: bytes) -> None:
+    def put(self, handles: Handles, head: Head, data: bytes) -> None:
+        """Write lines behind `head`, all of them or none; the new head is the caller's to publish.
+
+        Raises:
+            LogUnavailable: the disk did not take them.
+        """
         try:
             taken = self._files.append(handles.log.fd, data)
             while taken < len(data):

@@ -13,7 +13,7 @@ from ..files import Files, Opened
 from ..ids import new_event_id
 from .layout import Layout
 from .locks import Patience
-from .session import read_header
+from .segments import LogFile, read_header, refuse_second_name, segment_numbers
 
 
 def open_or_create(layout: Layout, files: Files, now: datetime, lock_seconds: float) -> Header:
@@ -39,7 +39,7 @@ def open_or_create(layout: Layout, files: Files, now: datetime, lock_seconds: fl
             _create(layout, files, now)
         else:
             files.remove(layout.newborn)
-        header = _header_of(files, files.open(layout.active, os.O_RDONLY))
+        header = _own_header(layout, files)
         files.open(layout.control, os.O_RDWR | os.O_CREAT).close()
         return header
     except OSError as error:
@@ -63,6 +63,19 @@ def open_existing(layout: Layout, files: Files) -> Header:
         raise LogUnreadable(layout.active, error.strerror or str(error)) from error
 
 
+def _own_header(layout: Layout, files: Files) -> Header:
+    """Return the header of the active file, of which a killed sealing may have left a second name."""
+    log = files.open(layout.active, os.O_RDONLY, names_max=2)
+    header = read_header(files, log.fd)
+    if header is not None:
+        try:
+            refuse_second_name(layout, files, LogFile(header, log))
+        except LogUnavailable:
+            log.close()
+            raise
+    return _header_of(files, log)
+
+
 def _header_of(files: Files, log: Opened) -> Header:
     """Return the header of an open log, and close it."""
     try:
@@ -76,7 +89,8 @@ def _header_of(files: Files, log: Opened) -> Header:
 
 
 def _create(layout: Layout, files: Files, now: datetime) -> None:
-    if files.exists(layout.control) and files.stat(os.fspath(layout.control)).st_size:
+    knows_one = files.exists(layout.control) and files.stat(os.fspath(layout.control)).st_size
+    if knows_one or segment_numbers(layout):
         raise LogMoved(layout.active, f"it is gone, but {layout.directory.name} knows it")
     files.remove(layout.newborn)
     newborn = files.open(layout.newborn, os.O_RDWR | os.O_CREAT | os.O_EXCL)

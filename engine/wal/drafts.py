@@ -12,6 +12,7 @@ from ..events import NewEvent, encode_payload
 FENCED = "run.fenced"
 REPAIRED = "wal.repaired"
 CREATED = "wal.created"
+SEALED = "wal.sealed"
 
 
 class Draft(NamedTuple):

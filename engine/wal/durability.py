@@ -12,16 +12,21 @@ alone never waits. It pays where a sync is slow; a fast one is not waited with.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
 from functools import partial
+from typing import TypeVar
 
 from ..control import NOTHING, Head, Promise
 from ..errors import LogError, LogMoved, LogPoisoned
+from ..events import COUNT_MAX
 from ..files import Opened, all_intact
 from .claim import Claim, outlast
 from .locks import NAP_SECONDS_MIN, Patience
 from .poison import poison
 from .session import Handles, Session
 from .shield import shielded, start_deaf
+
+T = TypeVar("T")
 
 _COMPANY_SYNCS = 8
 """For how many syncs a leader believes that it is not alone, after others last wrote or made it wait."""
@@ -66,7 +71,7 @@ class Durability:
             LogPoisoned: a sync failed; nobody may say that the event is durable.
         """
         handles = handles or self._session.open_handles()
-        if shielded(partial(self._lead, handles, seq)):
+        if self._leads(handles, seq):
             return
         self.expect_company()
         began = self._files.seconds()
@@ -76,7 +81,7 @@ class Durability:
             handles = self._session.current() or self._session.open_handles()
             if self._covers(handles.control.read()[1], seq):
                 break  # found without a lock, as almost everybody does whom another one served
-            if shielded(partial(self._lead, handles, seq)):
+            if self._leads(handles, seq):
                 break
         spent = self._files.seconds() - began
         self._usual_seconds += (spent - self._usual_seconds) / 4
@@ -91,8 +96,32 @@ class Durability:
             raise LogPoisoned(self._session.path, "a sync failed, see POISONED beside it")
         return False
 
-    def _lead(self, handles: Handles, seq: int) -> bool:
-        """Sync for everybody if nobody does so now; tell whether `seq` is covered.
+    def hold(self, work: Callable[[], T]) -> T:
+        """Sync all that is written, then run `work` before anybody can sync again.
+
+        Raises:
+            LockTimeout: somebody else was syncing for too long.
+            LogPoisoned: a sync failed.
+        """
+        patience = Patience(self._files, self._lock_seconds)
+        while True:
+            handles = self._session.handles()
+            results = shielded(partial(self._locked, handles, partial(self._hold, handles, work)))
+            if results:
+                return results[0]
+            patience.nap(handles.sync_lock, self._files.lock_holder)
+
+    def _hold(self, handles: Handles, work: Callable[[], T]) -> T:
+        self._sync_all(handles, COUNT_MAX)
+        return work()
+
+    def _leads(self, handles: Handles, seq: int) -> bool:
+        """Sync for everybody if nobody does so now; tell whether `seq` is covered."""
+        results = shielded(partial(self._locked, handles, partial(self._sync_all, handles, seq)))
+        return bool(results and results[0])
+
+    def _locked(self, handles: Handles, work: Callable[[], T]) -> tuple[T] | tuple[()]:
+        """Run `work` under ``sync.lock`` if that is free now.
 
         One thread of a process at a time: threads share the descriptor, so the lock does not divide
         them. An exception may strike anywhere, so giving back is tried twice.
@@ -100,15 +129,16 @@ class Durability:
         try:
             try:
                 if not self._claim.take():
-                    return False
+                    return ()
                 if not all_intact((handles.log, handles.sync_lock)):
-                    self._session.drop()  # a promise for another file would be a lie
-                    return False
+                    if self._session.current() is handles:
+                        self._session.drop()  # a promise for another file would be a lie
+                    return ()
                 self._held = handles.sync_lock
                 if not self._files.try_lock(handles.sync_lock.fd):
                     self._held = None
-                    return False
-                return self._sync_all(handles, seq)
+                    return ()
+                return (work(),)
             finally:
                 self._give_back()
         finally:
@@ -125,6 +155,10 @@ class Durability:
         head, promise = handles.control.read_settled()
         if self._covers(promise, seq):
             return True
+        if head is not None and head.file != handles.file:
+            if self._session.current() is handles:
+                self._session.drop()  # it was sealed since; what comes after it is in another file
+            return False
         if self._company and head is not None:
             head = self._gathered(handles, head, promise.seq if promise else 0)
         target = head.seq if head is not None else seq
@@ -148,7 +182,9 @@ class Durability:
         deadline = self._files.seconds() + seconds
         while head.seq - durable < self._crowd and self._files.seconds() < deadline:
             self._files.nap(NAP_SECONDS_MIN)
-            head = handles.control.read_settled()[0] or head
+            fresh = handles.control.read_settled()[0]
+            if fresh is not None and fresh.file == handles.file:
+                head = fresh  # in another file it would not be what is synced here
         self._crowd = max(head.seq - durable, self._crowd - 1 - self._crowd // 8)
         return head
 

@@ -7,26 +7,31 @@ again.
 
 The run id is cut out of the raw line; no JSON is read. That is sound because a quote inside a
 JSON text is always escaped, so the last ``,"run":`` of a payload is the envelope's.
+
+A hit names the file that it lies in. When that one is gone, compacted away, whoever keeps the lines of
+unfinished runs instead is asked for them.
 """
 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import TypeVar
+from typing import NamedTuple, Protocol, TypeVar
 
-from ..chain import HASH_BYTES
+from ..chain import HASH_BYTES, follows, split_line
 from ..control import Head
 from ..errors import LogCorrupt, LogUnavailable
-from ..events import Event, run_key
+from ..events import Event, Position, decode_line, run_key
+from ..files import Opened
 from .claim import Claim
 from .index_store import IndexLost, IndexStore, Mark
 from .layout import Layout
 from .lines import Line
 from .locks import Patience
-from .reader import Reader, View
+from .reader import Reader
 from .repair import FENCE
+from .segments import LogFile
 from .shield import shielded
 
 T = TypeVar("T")
@@ -37,7 +42,31 @@ TAIL_EVENTS_MAX = 16384
 
 _RUN = b',"run":'
 _TOKEN = b',"token":'
-_FIELDS = 4  # seq, offset of the line before, offset, offset behind
+_FIELDS = 5  # seq, file, offset of the line before (-1: the header), offset, offset behind
+
+
+class StoredLine(NamedTuple):
+    """Hold one event as it is stored, without its LF, with the hash (64 hex bytes) it was chained to."""
+
+    seq: int
+    previous: bytes
+    line: bytes
+    file: int
+    offset: int
+
+
+class Retained(Protocol):
+    """Keep the lines of runs whose files were compacted away."""
+
+    def lines(self, run_id: str) -> list[StoredLine]:
+        """Return the lines of a run that are kept, in order; none for a run that is not known."""
+
+
+class _Goal(NamedTuple):
+    """Say how far to look: a file, and the offset in it."""
+
+    file: int
+    offset: int
 
 
 class Index:
@@ -46,8 +75,10 @@ class Index:
     def __init__(self, layout: Layout, reader: Reader, *, lock_seconds: float) -> None:
         self._reader = reader
         self._lock_seconds = lock_seconds
-        self._store = IndexStore(layout.index, reader.header.log_id)
-        self._begin = Mark(reader.header.first_seq - 1, len(reader.header.format()), -1, "", 0)
+        self._store = IndexStore(layout.index, reader.log_id)
+        self._retained: Retained | None = None
+        self._begins_at = 1
+        self._asked: set[bytes] = set()  # whose kept fences are known
         self._mark: Mark | None = None
         self._tail: dict[bytes, array[int]] = {}
         self._tail_events = 0
@@ -55,9 +86,18 @@ class Index:
         self.forget()
 
     @property
-    def fence_count(self) -> int:
-        """Return how many fences have been looked at; -1 before the first look."""
-        return self._mark.fences if self._mark is not None else -1
+    def seen_seq(self) -> int:
+        """Return up to which seq every fence is known; 0 before the first look."""
+        return self._mark.seq if self._mark is not None else 0
+
+    @property
+    def begins_at(self) -> int:
+        """Return where the log begins, as far as this process has had to know."""
+        return self._begins_at
+
+    def retain(self, source: Retained) -> None:
+        """Ask `source` for the lines whose files are gone."""
+        self._retained = source
 
     def forget(self) -> None:
         """Drop what a child of a fork must not share; what is known about the log stays true."""
@@ -70,7 +110,16 @@ class Index:
 
     def fence(self, run_id: str) -> int:
         """Return the highest fencing token of a run among the fences looked at; 0 without one."""
-        return self._fences.get(run_key(run_id), 0) if self._fences else 0
+        if not self._fences and self._begins_at == 1:
+            return 0
+        key = run_key(run_id)
+        fence = self._fences.get(key, 0)
+        if self._begins_at > 1 and key not in self._asked:
+            # A file may have gone before it was looked at, with the newest fence of a run in it.
+            kept = (_token_of(each.line) for each in self._kept(run_id) if _is_fence(each.line))
+            self._fences[key] = fence = max(fence, *kept, 0)
+            self._asked.add(key)
+        return fence
 
     def catch_up(self, head: Head | None = None) -> None:
         """Look at everything up to `head`, by default up to what is published now."""
@@ -83,7 +132,15 @@ class Index:
             LockTimeout: another thread is looking at a long log.
             LogCorrupt: a line of the run does not verify.
         """
-        return self._alone(partial(self._history, run_key(run_id)))
+        return [event for _, event in self._alone(partial(self._read, run_id))]
+
+    def lines(self, run_id: str) -> list[StoredLine]:
+        """Return the same as stored lines.
+
+        Raises:
+            LockTimeout, LogCorrupt: as for history.
+        """
+        return [line for line, _ in self._alone(partial(self._read, run_id))]
 
     def _alone(self, work: Callable[[], T]) -> T:
         """Run `work` in one thread at a time; see append.py on why giving back is done twice."""
@@ -99,74 +156,135 @@ class Index:
                     self._claim.give_back()
             finally:
                 self._claim.give_back()
-            patience.nap(self._reader.view().log, lambda _: "another thread of this process")
+            patience.nap(
+                Opened(-1, self._reader.path, 0, 0), lambda _: "another thread of this process"
+            )
 
     def _look(self, head: Head | None) -> None:
-        view = self._reader.view()
-        self._catch_up(view, self._end(view, head))
+        self._catch_up(self._goal(head))
 
-    def _history(self, key: bytes) -> list[Event]:
-        view = self._reader.view()
-        self._catch_up(view, self._end(view, None))
+    def _read(self, run_id: str) -> list[tuple[StoredLine, Event]]:
+        key = run_key(run_id)
+        self._catch_up(self._goal(None))
         try:
-            return [self._load(view, key, hit) for hit in self._hits(key)]
+            found = self._load_all(key)
         except (LogCorrupt, IndexLost):
             if not self._store.holds_anything():
                 raise
-        self._discard()  # an index that is wrong must not make a good log look bad
-        self._catch_up(view, self._end(view, None))
-        return [self._load(view, key, hit) for hit in self._hits(key)]
+            self._discard()  # an index that is wrong must not make a good log look bad
+            self._catch_up(self._goal(None))
+            found = self._load_all(key)
+        if self._begins_at == 1:
+            return found
+        seen = {line.seq for line, _ in found}
+        kept = [self._checked(key, line) for line in self._kept(run_id) if line.seq not in seen]
+        return sorted([*kept, *found], key=lambda each: each[0].seq)
 
-    def _end(self, view: View, head: Head | None) -> int:
-        if head is None and view.control is not None:
-            head = view.control.read_settled()[0]
-        return head.size if head is not None else self._reader.files.size(view.log.fd)
+    def _goal(self, head: Head | None) -> _Goal:
+        head = head or self._reader.published()[0]
+        if head is not None:
+            return _Goal(head.file, head.size)
+        number = self._reader.numbers()[-1]
+        log = self._reader.file(number)
+        return _Goal(number, self._reader.files.size(log.opened.fd) if log is not None else 0)
 
-    def _catch_up(self, view: View, end: int) -> None:
+    def _catch_up(self, goal: _Goal) -> None:
         mark = self._mark
-        if mark is None or end - mark.offset > CHUNK_BYTES:
-            mark = self._resume(view, end)
+        if mark is None or mark.file != goal.file or goal.offset - mark.offset > CHUNK_BYTES:
+            mark = self._resume(goal)
+        while True:
+            log = self._reader.file(mark.file)
+            if log is not None:
+                mark = self._look_through(log, mark, self._end(log, goal))
+            if mark.file >= goal.file:
+                return
+            mark = self._next_file(mark)
+
+    def _look_through(self, log: LogFile, mark: Mark, end: int) -> Mark:
+        """Look at what comes after `mark` in its file."""
+        files, fd = self._reader.files, log.opened.fd
         while mark.offset < end:
             size = min(CHUNK_BYTES, end - mark.offset)
-            data = self._reader.files.read(view.log.fd, size, mark.offset)
+            data = files.read(fd, size, mark.offset)
             if b"\n" not in data:
                 size = min(2 * CHUNK_BYTES, end - mark.offset)  # a line may be longer than a chunk
-                data = self._reader.files.read(view.log.fd, size, mark.offset)
+                data = files.read(fd, size, mark.offset)
             stop = data.rfind(b"\n") + 1
             if not stop:
-                return
+                break
             mark = shielded(partial(self._take, mark, data[:stop]))
             if self._tail_events >= TAIL_EVENTS_MAX:
                 shielded(self._hand_over)
+        return mark
 
-    def _resume(self, view: View, end: int) -> Mark:
+    def _end(self, log: LogFile, goal: _Goal) -> int:
+        if log.header.first_seq == goal.file:
+            return goal.offset
+        return self._reader.files.size(log.opened.fd)
+
+    def _next_file(self, mark: Mark) -> Mark:
+        """Begin the file after the one of `mark`; what should stand between them is not the index's to say."""
+        number = next(each for each in self._reader.numbers() if each > mark.file)
+        if number != mark.seq + 1:
+            self._notice_compaction()
+        log = self._reader.file(number)
+        if log is None:
+            raise LogUnavailable(self._reader.path, "its files changed while they were looked at")
+        self._mark = _first_mark(log)
+        return self._mark
+
+    def _resume(self, goal: _Goal) -> Mark:
         """Begin where the database ends, if it ends in this log and further than this process is."""
         relied_on_it = self._store.holds_anything()
+        self._notice_compaction()
         try:
-            stored = self._store.load(lambda stored: self._is_of(view, stored, end))
+            stored = self._store.load(lambda stored: self._is_of(stored, goal))
             fences = self._store.fences() if stored is not None else {}
         except IndexLost:
             self._store.discard()
             stored, fences = None, {}
         if relied_on_it and stored is None:
             self._discard()  # what was handed over is lost with it
-        known = self._mark or self._begin
+        known = self._mark or self._begin()
         if stored is not None and stored.seq > known.seq:
-            self._fences.update(fences)
+            self._add_fences(fences)
             self._tail, self._tail_events = {}, 0
             known = stored
+        elif self._mark is None:
+            self._add_fences(fences)
         self._mark = known
         return known
 
-    def _is_of(self, view: View, stored: Mark, end: int) -> bool:
-        if not 0 <= stored.last < stored.offset <= end:
+    def _add_fences(self, fences: Mapping[bytes, int]) -> None:
+        self._fences.update(fences)
+        self._asked = set()  # they may be older than what is kept
+
+    def _notice_compaction(self) -> None:
+        """Ask again where the log begins; then also the fences that are kept must be asked for again."""
+        begins_at = self._reader.numbers()[0]
+        if begins_at != self._begins_at:
+            self._begins_at, self._asked = begins_at, set()
+
+    def _begin(self) -> Mark:
+        log = self._reader.file(self._begins_at)
+        if log is None:
+            raise LogUnavailable(self._reader.path, "its files changed while they were looked at")
+        return _first_mark(log)
+
+    def _is_of(self, stored: Mark, goal: _Goal) -> bool:
+        if stored.file < self._begins_at:
+            return stored.file > 0  # compacted since; what it says of later files is looked at anew
+        log = self._reader.file(stored.file) if stored.file <= goal.file else None
+        if log is None or not stored.last < stored.offset <= self._end(log, goal):
             return False
-        found = self._reader.files.read(view.log.fd, HASH_BYTES, stored.last)
+        if stored.last < 0:
+            return stored == _first_mark(log)
+        found = self._reader.files.read(log.opened.fd, HASH_BYTES, stored.last)
         return found == stored.hash.encode("ascii")
 
     def _take(self, mark: Mark, data: bytes) -> Mark:
         """Enter whole lines; only the last assignment counts them as looked at."""
-        seq, offset, last, fences = mark.seq, mark.offset, mark.last, mark.fences
+        seq, offset, last, file = mark.seq, mark.offset, mark.last, mark.file
         hash_ = b""
         for line in data.split(b"\n")[:-1]:
             seq += 1
@@ -174,17 +292,15 @@ class Index:
             at = line.rfind(_RUN) + len(_RUN)
             key = line[at : line.rfind(_TOKEN)]
             if at >= len(_RUN) and key != b"null":
-                self._enter(key, (seq, last, offset, stop))
-                if line.startswith(FENCE, HASH_BYTES):
-                    token = _token_of(line)
-                    self._fences[key] = max(self._fences.get(key, 0), token)
-            fences += line.startswith(FENCE, HASH_BYTES)
+                self._enter(key, (seq, file, last, offset, stop))
+                if _is_fence(line):
+                    self._fences[key] = max(self._fences.get(key, 0), _token_of(line))
             hash_ = line[:HASH_BYTES]
             last, offset = offset, stop
-        self._mark = Mark(seq, offset, last, hash_.decode("ascii", "replace"), fences)
+        self._mark = Mark(seq, offset, last, hash_.decode("ascii", "replace"), file)
         return self._mark
 
-    def _enter(self, key: bytes, hit: tuple[int, int, int, int]) -> None:
+    def _enter(self, key: bytes, hit: tuple[int, int, int, int, int]) -> None:
         hits = self._tail.get(key)
         if hits is None:
             self._tail[key] = array("q", hit)
@@ -199,23 +315,65 @@ class Index:
     def _discard(self) -> None:
         self._store.discard()
         self._mark, self._tail, self._tail_events, self._fences = None, {}, 0, {}
+        self._asked = set()
 
     def _hits(self, key: bytes) -> list[tuple[int, ...]]:
         found: dict[int, tuple[int, ...]] = {hit[0]: hit for hit in self._store.hits(key)}
         found.update((hit[0], hit) for hit in _tuples(self._tail.get(key)))
         return [found[seq] for seq in sorted(found)]
 
-    def _load(self, view: View, key: bytes, hit: tuple[int, ...]) -> Event:
-        seq, last, offset, stop = hit
-        header = self._reader.header
-        files, fd = self._reader.files, view.log.fd
-        previous = files.read(fd, HASH_BYTES, last) if last >= 0 else header.base_hash.encode()
+    def _load_all(self, key: bytes) -> list[tuple[StoredLine, Event]]:
+        found = [self._load(key, hit) for hit in self._hits(key)]
+        if all(each is not None for each in found):
+            return [each for each in found if each is not None]
+        # Some of the files that are gone may still be open here: all of them or none.
+        begins_at = self._begins_at
+        return [each for each in found if each is not None and each[0].file >= begins_at]
+
+    def _load(self, key: bytes, hit: tuple[int, ...]) -> tuple[StoredLine, Event] | None:
+        """Return what a hit names, checked; None when its file was compacted away."""
+        seq, file, last, offset, stop = hit
+        log = self._reader.file(file)
+        if log is None:
+            self._notice_compaction()
+            if file < self._begins_at:
+                return None
+            raise LogCorrupt(seq, self._reader.path, offset, f"its file {file} is missing")
+        files, fd = self._reader.files, log.opened.fd
+        previous = files.read(fd, HASH_BYTES, last) if last >= 0 else log.header.base_hash.encode()
         data = files.read(fd, stop - offset, offset)
         line = Line(offset, data[:-1], stop, data[-1:] == b"\n")
-        event = self._reader.check(line, seq, previous)
+        event = self._reader.check(line, seq, previous, log)
         if event.run_id is None or run_key(event.run_id) != key:
-            raise LogCorrupt(seq, self._reader.path, offset, "the index names another run's event")
-        return event
+            reason = "the index names another run's event"
+            raise LogCorrupt(seq, log.opened.path, offset, reason)
+        return StoredLine(seq, previous, line.data, file, offset), event
+
+    def _kept(self, run_id: str) -> list[StoredLine]:
+        """Return the lines that are kept of what was compacted away."""
+        if self._retained is None:
+            return []
+        return [each for each in self._retained.lines(run_id) if each.seq < self._begins_at]
+
+    def _checked(self, key: bytes, kept: StoredLine) -> tuple[StoredLine, Event]:
+        """Return a kept line and its event; the hash before it is the keeper's word."""
+        parts = split_line(kept.line)
+        if parts is None or not follows(kept.previous, kept.line):
+            reason = "what was kept of it when its file was compacted does not verify"
+            raise LogCorrupt(kept.seq, self._reader.path, kept.offset, reason)
+        event = decode_line(parts, Position(kept.seq, kept.file, kept.offset))
+        if event.run_id is None or run_key(event.run_id) != key:
+            raise LogCorrupt(kept.seq, self._reader.path, kept.offset, "it is another run's event")
+        return kept, event
+
+
+def _first_mark(log: LogFile) -> Mark:
+    header = log.header
+    return Mark(header.first_seq - 1, len(header.format()), -1, header.base_hash, header.first_seq)
+
+
+def _is_fence(line: bytes) -> bool:
+    return line.startswith(FENCE, HASH_BYTES)
 
 
 def _token_of(line: bytes) -> int:
@@ -225,4 +383,4 @@ def _token_of(line: bytes) -> int:
 
 def _tuples(hits: array[int] | None) -> Iterator[tuple[int, ...]]:
     numbers = iter(hits or ())
-    return zip(numbers, numbers, numbers, numbers, strict=True)
+    return zip(*[numbers] * _FIELDS, strict=True)

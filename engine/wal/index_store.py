@@ -9,15 +9,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-VERSION = 1
+VERSION = 2
 
 _BUSY_SECONDS = 0.05
 _SCHEMA = """
-create table if not exists hits (run blob, seq integer, last integer, start integer, stop integer,
-    primary key (run, seq)) without rowid;
+create table if not exists hits (run blob, seq integer, file integer, last integer, start integer,
+    stop integer, primary key (run, seq)) without rowid;
 create table if not exists fences (run blob primary key, token integer) without rowid;
 create table if not exists mark (one integer primary key check (one = 1), version integer, log text,
-    seq integer, start integer, last integer, hash text, fences integer);
+    seq integer, start integer, last integer, hash text, file integer);
 """
 
 
@@ -26,13 +26,13 @@ class IndexLost(Exception):
 
 
 class Mark(NamedTuple):
-    """Say how far the log has been looked at: last seq, where it ends and begins, its hash, the fences so far."""
+    """Say how far the log has been looked at: last seq, where its line ends and begins, its hash, its file."""
 
     seq: int
     offset: int
     last: int
     hash: str
-    fences: int
+    file: int
 
 
 class IndexStore:
@@ -89,11 +89,11 @@ class IndexStore:
         except (sqlite3.Error, OSError) as error:
             raise IndexLost from error
 
-    def hits(self, key: bytes) -> list[tuple[int, int, int, int]]:
+    def hits(self, key: bytes) -> list[tuple[int, ...]]:
         """Return where the events of a run are."""
         if not self._has_rows:
             return []
-        query = "select seq, last, start, stop from hits where run = ? order by seq"
+        query = "select seq, file, last, start, stop from hits where run = ? order by seq"
         try:
             return self._open().execute(query, (key,)).fetchall()
         except (sqlite3.Error, OSError) as error:
@@ -157,7 +157,7 @@ def _add(
     connection: sqlite3.Connection, tail: Mapping[bytes, array[int]], fences: Mapping[bytes, int]
 ) -> None:
     rows = (
-        (run, *hits[at : at + 4]) for run, hits in tail.items() for at in range(0, len(hits), 4)
+        (run, *hits[at : at + 5]) for run, hits in tail.items() for at in range(0, len(hits), 5)
     )
-    connection.executemany("insert or ignore into hits values (?, ?, ?, ?, ?)", rows)
+    connection.executemany("insert or ignore into hits values (?, ?, ?, ?, ?, ?)", rows)
     connection.executemany("insert or replace into fences values (?, ?)", fences.items())

@@ -29,14 +29,43 @@ class Layout:
         return self.directory / "sync.lock"
 
     @property
+    def seal_lock(self) -> Path:
+        """Return the file whose lock lets one process at a time begin to seal."""
+        return self.directory / "seal.lock"
+
+    @property
     def control(self) -> Path:
         """Return the file that holds the agreed head and the durable position."""
         return self.directory / "control"
 
     @property
     def newborn(self) -> Path:
-        """Return the name under which a new log is written before it gets its own."""
+        """Return the name under which a new active file is written before it gets its own."""
         return self.directory / "newborn"
+
+    @property
+    def segments(self) -> Path:
+        """Return the directory of the sealed files."""
+        return self.directory / "segments"
+
+    def segment(self, first_seq: int) -> Path:
+        """Return the name of the sealed file that begins at `first_seq`."""
+        return self.segments / f"{first_seq:020d}.wal"
+
+    @property
+    def archive(self) -> Path:
+        """Return the directory of sealed files that a snapshot replaced."""
+        return self.directory / "archive"
+
+    @property
+    def snapshots(self) -> Path:
+        """Return the directory of snapshots."""
+        return self.directory / "snapshots"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Return the directory of signed checkpoints."""
+        return self.directory / "checkpoints"
 
     @property
     def quarantine(self) -> Path:
@@ -47,6 +76,11 @@ class Layout:
     def poisoned(self) -> Path:
         """Return the mark that a sync failed."""
         return self.directory / "POISONED"
+
+    @property
+    def latency(self) -> Path:
+        """Return the ring of the latest write latencies."""
+        return self.directory / "latency"
 
     @property
     def index(self) -> Path:

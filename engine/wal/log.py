@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Sequence
 from datetime import datetime
 
-from ..chain import PAYLOAD_BYTES_MAX, Header
+from ..chain import PAYLOAD_BYTES_MAX
 from ..control import Head
-from ..errors import LogUnavailable
+from ..errors import LogMoved, LogPoisoned, LogUnavailable
 from ..events import Event, FreshEvent, NewEvent, Position, read_timestamp
 from ..files import Files
 from ..forks import at_fork
 from ..ids import new_event_ids
+from ..latency import LatencyRing
+from ..places import refuse_network
 from ..settings import Settings
 from .append import Appender
 from .create import open_existing, open_or_create
 from .drafts import Draft, Written, draft
 from .durability import Durability, Flusher
-from .index import Index
+from .index import Index, Retained
 from .layout import Layout
 from .reader import Reader
+from .seal import Sealer
 from .session import Session
 
 
@@ -38,18 +42,30 @@ class FileLog:
         self.layout = Layout.of(settings.event_sourcing_wal)
         self._now = now
         if create:
+            for place in (settings.event_sourcing_wal.parent, settings.state_directory):
+                refuse_network(place, files, settings.network_filesystem)
             header = open_or_create(self.layout, files, now(), settings.lock_seconds)
         else:
             header = open_existing(self.layout, files)
-        self.header: Header = header
+        self.log_id = header.log_id
         self._bytes_max = min(settings.max_payload_bytes, PAYLOAD_BYTES_MAX)
         self._durability_asked = settings.durability
-        self._session = Session(self.layout, files, header, boot_id=boot_id, now=now)
-        self.reader = Reader(self.layout, files, header, boot_id=boot_id)
+        self._session = Session(self.layout, files, log_id=header.log_id, boot_id=boot_id, now=now)
+        self.reader = Reader(self.layout, files, log_id=header.log_id, boot_id=boot_id)
         self.index = Index(self.layout, self.reader, lock_seconds=settings.lock_seconds)
         self._appender = Appender(self._session, self.index, lock_seconds=settings.lock_seconds)
         self._durability = Durability(self._session, lock_seconds=settings.lock_seconds)
         self._flusher = Flusher(self._durability, flush_seconds=settings.flush_seconds)
+        self._sealer = Sealer(
+            self._session,
+            self._appender,
+            self._durability,
+            segment_bytes=settings.segment_bytes,
+            segment_seconds=settings.segment_seconds,
+            lock_seconds=settings.lock_seconds,
+        )
+        self._files = files
+        self.latency = LatencyRing(self.layout.latency, boot_id=boot_id, log_id=header.log_id)
         self._written = 0
         self._closed = False
         at_fork(child=self.forget)
@@ -58,6 +74,7 @@ class FileLog:
         """Start afresh in the child of a fork: nothing that the parent holds is used or given back."""
         for part in (self._session, self.reader, self.index, self._appender, self._durability):
             part.forget()
+        self._sealer.forget()
         self._flusher.forget()
         self._written = 0
 
@@ -69,6 +86,7 @@ class FileLog:
     def append(self, news: Sequence[NewEvent], *, wait: bool) -> list[Event]:
         """Append all events in one write, and wait for the disk if asked."""
         self._notice_fork()
+        began = self._files.seconds()
         drafts = self._drafts(news)
         written = self._appender.append(drafts)
         if written.before.seq > self._written:
@@ -78,6 +96,10 @@ class FileLog:
             self._durability.wait(written.after.seq, self._session.current())
         elif self._durability_asked != "os":
             self._flusher.note(written.after.seq)
+        if wait:
+            self.latency.note(written.after.seq, self._files.seconds() - began)
+        if self._sealer.is_due(written.after):
+            self._sealer.seal_when_due()
         return self._events(drafts, written)
 
     def sync(self) -> None:
@@ -85,6 +107,46 @@ class FileLog:
         self._notice_fork()
         if self._written > self._durability.promise.seq:
             self._durability.wait(self._written)
+
+    def seal(self) -> bool:
+        """Seal the active file now; False when there is nothing in it to seal.
+
+        Raises:
+            LogCorrupt, LogUnavailable: as for append; also when there is no room for another file.
+        """
+        self._notice_fork()
+        return self._sealer.seal()
+
+    def retain(self, source: Retained) -> None:
+        """Have the events of runs that were compacted away asked for here."""
+        self.index.retain(source)
+
+    def check(self) -> None:
+        """Raise what the next append would meet in the way of it, without a lock and without writing.
+
+        Raises:
+            ForeignLog, LogMoved, LogPoisoned, LogUnavailable: see there.
+        """
+        self._notice_fork()
+        handles = self._session.handles()
+        head, promise = handles.control.read_settled()
+        poisoned = promise is not None and promise.poisoned
+        if poisoned or self._files.exists(self.layout.poisoned):
+            raise LogPoisoned(self.layout.active, "a sync failed, see POISONED beside it")
+        size = self._files.size(handles.log.fd)
+        if head is not None and size < head.size:
+            reason = f"{head.size} bytes were published in this boot, {size} are there"
+            raise LogMoved(self.layout.active, reason)
+
+    def live_bytes(self) -> int:
+        """Return the bytes of the active file and of the sealed segments beside it."""
+        total = self.layout.active.stat().st_size
+        try:
+            with os.scandir(self.layout.segments) as entries:
+                total += sum(entry.stat().st_size for entry in entries)
+        except FileNotFoundError:
+            pass  # nothing was sealed yet
+        return total
 
     def head(self) -> Head | None:
         """Return the published head, or None when this boot has none."""
@@ -106,11 +168,12 @@ class FileLog:
             if self._written > self._durability.promise.seq and self._durability_asked != "os":
                 self._durability.wait(self._written)
         finally:
+            self._durability.stop()  # before the appender: who seals has this one and wants that one
             self._appender.stop()  # no descriptor is closed under a thread that writes through it
-            self._durability.stop()
             self._session.forget()
             self.reader.forget()
             self.index.close()
+            self.latency.close()
 
     def _notice_fork(self) -> None:
         """Catch a fork that ran no Python hooks."""
@@ -129,7 +192,7 @@ class FileLog:
 
     def _events(self, drafts: Sequence[Draft], written: Written) -> list[Event]:
         moment = read_timestamp(written.after.timestamp)
-        file, seq, events = self.header.first_seq, written.before.seq, []
+        file, seq, events = written.after.file, written.before.seq, []
         for each, hash_, offset in zip(drafts, written.hashes, written.offsets, strict=True):
             seq += 1
             new, event = each.new, FreshEvent()

@@ -11,145 +11,261 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
+from typing import NamedTuple
 
-from ..chain import HASH_BYTES, LINE_BYTES_MAX, Header, follows, split_line
+from ..chain import HASH_BYTES, LINE_BYTES_MAX, follows, split_line
 from ..control import Control, Head, Promise
-from ..errors import ForeignLog, LogCorrupt, LogMoved, LogUnavailable
+from ..errors import ForeignLog, LogCompacted, LogCorrupt, LogMoved, LogUnavailable
 from ..events import Event, Position, decode_line
 from ..files import Files, Opened
 from .layout import Layout
 from .lines import Line, read_lines
-from .session import read_header
+from .segments import LogFile, read_header, segment_numbers
+
+_OPEN_FILES_MAX = 8
 
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """Hold what reading needs open: the log, and ``control`` where there is one."""
+    """Hold ``control`` open, where there is one."""
 
-    log: Opened
     control_file: Opened | None
     control: Control | None
 
     def is_intact(self) -> bool:
-        """Tell whether the numbers still mean the files they were opened for."""
-        return self.log.is_intact() and (self.control_file is None or self.control_file.is_intact())
+        """Tell whether the number still means the file that it was opened for."""
+        return self.control_file is None or self.control_file.is_intact()
 
     def close(self) -> None:
         """Close what is still ours."""
-        self.log.close()
         if self.control_file is not None:
             self.control_file.close()
+
+
+class Start(NamedTuple):
+    """Say where to begin: in which file, the seq and the hash that come before, the offset."""
+
+    log: LogFile
+    seq: int
+    hash: bytes
+    offset: int
 
 
 class Reader:
     """Read one log on behalf of one process."""
 
-    def __init__(self, layout: Layout, files: Files, header: Header, *, boot_id: str) -> None:
+    def __init__(self, layout: Layout, files: Files, *, log_id: str, boot_id: str) -> None:
         self.files = files
-        self.header = header
+        self.log_id = log_id
         self.path = os.fspath(layout.active)
         self._layout = layout
         self._boot_id = boot_id
         self._pid = os.getpid()
         self._view: View | None = None
+        self._open_files: dict[int, LogFile] = {}
 
     def forget(self) -> None:
         """Drop what is open; called in the child of a fork, and at closing."""
         view, self._view = self._view, None
+        opened, self._open_files = self._open_files, {}
         self._pid = os.getpid()
         if view is not None:
             view.close()
+        for each in opened.values():
+            each.close()
 
-    def view(self) -> View:
-        """Return a view that this process keeps open between calls."""
-        if self._view is None or self._pid != os.getpid() or not self._view.is_intact():
-            self.forget()
-            self._view = self.open_view()
-        return self._view
+    def published(self) -> tuple[Head | None, Promise | None]:
+        """Return what ``control`` says now; None for what this boot has not published."""
+        view = self._view
+        if view is None or self._pid != os.getpid() or not view.is_intact():
+            if self._pid != os.getpid():
+                self.forget()
+            elif view is not None:
+                view.close()
+            self._view = view = self._open_view()
+        control = view.control
+        return control.read_settled() if control is not None else (None, None)
 
-    def open_view(self) -> View:
-        """Open the files anew; the caller closes them.
+    def numbers(self) -> list[int]:
+        """Return where each file of the log begins, in order, the active one last.
 
         Raises:
             ForeignLog: another log stands there by now.
             LogMoved: the log is gone.
         """
-        try:
-            log = self.files.open_to_read(self._layout.active)
-        except FileNotFoundError as error:
-            raise LogMoved(self.path, "it is gone") from error
-        found = read_header(self.files, log.fd)
-        if found is None or found.log_id != self.header.log_id:
-            log.close()
-            raise ForeignLog(self.path, self.header.log_id, found.log_id if found else "no log")
-        try:
-            opened = self.files.open_to_read(self._layout.control)
-        except (FileNotFoundError, LogUnavailable):
-            return View(log, None, None)
-        control = Control(self.files, opened.fd, boot_id=self._boot_id, log_id=self.header.log_id)
-        return View(log, opened, control)
+        log = self._open_active()
+        log.close()
+        last = log.header.first_seq
+        return [*(each for each in segment_numbers(self._layout) if each < last), last]
 
-    def published(self) -> tuple[Head | None, Promise | None]:
-        """Return what ``control`` says now; None for what this boot has not published."""
-        control = self.view().control
-        return control.read_settled() if control is not None else (None, None)
+    def file(self, number: int) -> LogFile | None:
+        """Return a file of the log, which this process keeps open between calls; None when it is not there."""
+        if self._pid != os.getpid():
+            self.forget()
+        found = self._open_files.pop(number, None)
+        if found is not None and not found.opened.is_intact():
+            found.close()
+            found = None
+        found = found or self._open_file(number)
+        if found is not None:
+            self._open_files[number] = found  # the one used last stands last
+            if len(self._open_files) > _OPEN_FILES_MAX:
+                self._open_files.pop(next(iter(self._open_files))).close()
+        return found
 
     def read(self, position: Position | None) -> Iterator[Event]:
         """Yield every event after `position` (None: from the first), each checked against the chain.
 
         Raises:
+            LogCompacted: what comes after the position was compacted away.
             LogCorrupt: a line does not follow from the one before it.
             LogMoved: the position lies beyond the log's end.
         """
-        view = self.open_view()
+        head = self.published()[0]
+        last = head.file if head is not None else self.numbers()[-1]
+        yield from self._follow(self._start(position, head), last, head)
+
+    def _follow(self, start: Start, last: int, head: Head | None) -> Iterator[Event]:
+        """Yield the events from a start to the end of the last file, or to the published end."""
+        log, seq, hash_, offset = start
         try:
-            head = view.control.read_settled()[0] if view.control is not None else None
-            end = head.size if head is not None else self.files.size(view.log.fd)
-            seq, hash_, offset = self._start(view, position, end)
-            for line in read_lines(self.files, view.log.fd, offset, end):
-                if not line.complete and line.fault is None and head is None:
-                    return  # the last line is still being written, or torn
-                seq += 1
-                event = self.check(line, seq, hash_)
-                yield event
-                hash_ = line.data[:HASH_BYTES]
+            while True:
+                is_last = log.header.first_seq >= last
+                end = self._end(log, head)
+                for line in read_lines(self.files, log.opened.fd, offset, end):
+                    if not line.complete and line.fault is None and head is None and is_last:
+                        return  # the last line is still being written, or torn
+                    seq += 1
+                    event = self.check(line, seq, hash_, log)
+                    yield event
+                    hash_ = line.data[:HASH_BYTES]
+                if is_last:
+                    return
+                log.close()
+                log = self._open_next(seq, hash_, log)
+                offset = len(log.header.format())
         finally:
-            view.close()
+            log.close()
 
     def batch(self, position: Position | None, count: int) -> list[Event]:
         """Return up to `count` events after `position`."""
         return list(islice(self.read(position), count))
 
-    def check(self, line: Line, seq: int, previous: bytes) -> Event:
+    def end(self) -> tuple[int, str]:
+        """Return the seq and the hash of the last event that is there."""
+        head = self.published()[0]
+        if head is not None:
+            return head.seq, head.hash.decode("ascii")
+        number = self.numbers()[-1]
+        start = self._start_of_file(number)
+        seq, hash_ = start.seq, start.hash.decode("ascii")
+        for event in self._follow(start, number, None):
+            seq, hash_ = event.seq, event.hash
+        return seq, hash_
+
+    def check(self, line: Line, seq: int, previous: bytes, log: LogFile) -> Event:
         """Return the event on a line, or say what is wrong with the line.
 
         Raises:
             LogCorrupt: the line is cut, out of the grammar, or does not follow from `previous`.
         """
         if not line.complete:
-            raise self._corrupt(seq, line, line.fault or "the line has no end")
+            raise self._corrupt(seq, line, log, line.fault or "the line has no end")
         parts = split_line(line.data)
         if parts is None:
-            raise self._corrupt(seq, line, "the line does not stand in the grammar")
+            raise self._corrupt(seq, line, log, "the line does not stand in the grammar")
         if not follows(previous, line.data):
-            raise self._corrupt(seq, line, "the hash does not follow from the line before")
+            raise self._corrupt(seq, line, log, "the hash does not follow from the line before")
         try:
-            return decode_line(parts, Position(seq, self.header.first_seq, line.offset))
+            return decode_line(parts, Position(seq, log.header.first_seq, line.offset))
         except (ValueError, KeyError, RecursionError) as error:
-            raise self._corrupt(seq, line, f"the payload cannot be read: {error}") from error
+            raise self._corrupt(seq, line, log, f"the payload cannot be read: {error}") from error
 
-    def _start(self, view: View, position: Position | None, end: int) -> tuple[int, bytes, int]:
-        """Return the seq and hash that come before the first line to read, and where it begins."""
+    def _start(self, position: Position | None, head: Head | None) -> Start:
         if position is None:
-            base = self.header.base_hash.encode("ascii")
-            return self.header.first_seq - 1, base, len(self.header.format())
-        line = self.files.read(
-            view.log.fd, min(LINE_BYTES_MAX + 1, max(0, end - position.offset)), position.offset
-        )
-        length = line.find(b"\n")
-        if position.file != self.header.first_seq or split_line(line[:length]) is None:
+            return self._start_of_file(self.numbers()[0])
+        log = self._open_file(position.file)
+        if log is None:
+            first = self.numbers()[0]
+            if position.seq == first - 1 and position.file < first:
+                return self._start_of_file(first)  # all that comes after it is there
+            if position.file < first and first > 1:
+                raise LogCompacted(position, first)
             raise LogMoved(self.path, f"there is no event at position {position}")
-        return position.seq, line[:HASH_BYTES], position.offset + length + 1
+        room = max(0, self._end(log, head) - position.offset)
+        line = self.files.read(log.opened.fd, min(LINE_BYTES_MAX + 1, room), position.offset)
+        length = line.find(b"\n")
+        if split_line(line[:length]) is None:
+            log.close()
+            raise LogMoved(self.path, f"there is no event at position {position}")
+        return Start(log, position.seq, line[:HASH_BYTES], position.offset + length + 1)
 
-    def _corrupt(self, seq: int, line: Line, reason: str) -> LogCorrupt:
-        return LogCorrupt(seq, self.path, line.offset, reason)
+    def _start_of_file(self, number: int) -> Start:
+        log = self._open_file(number)
+        if log is None:
+            raise LogMoved(self.path, f"its file {number} is gone")
+        base = log.header.base_hash.encode("ascii")
+        return Start(log, number - 1, base, len(log.header.format()))
+
+    def _end(self, log: LogFile, head: Head | None) -> int:
+        """Return how far a file may be read: a sealed one whole, the active one as far as was published."""
+        if head is not None and head.file == log.header.first_seq:
+            return head.size
+        return self.files.size(log.opened.fd)
+
+    def _open_next(self, seq: int, hash_: bytes, before: LogFile) -> LogFile:
+        """Open the file that goes on after an event."""
+        log = self._open_file(seq + 1)
+        if log is None:
+            first = self.numbers()[0]
+            if first > seq + 1:  # compacted while the file before it was read
+                raise LogCompacted(Position(seq, before.header.first_seq, 0), first)
+            path = self._layout.segment(seq + 1)
+            raise LogCorrupt(seq + 1, path, 0, "the file that begins with it is missing")
+        if log.header.base_hash.encode("ascii") != hash_:
+            log.close()
+            reason = "its header does not go on where the file before it ends"
+            raise LogCorrupt(seq + 1, log.opened.path, 0, reason)
+        return log
+
+    def _open_file(self, number: int) -> LogFile | None:
+        """Open the file that begins at a seq; it is the active one, or it has the number for a name.
+
+        It may be sealed between the two looks. Then it stands among the sealed ones: it gets that name first.
+        """
+        log = self._open_active()
+        if log.header.first_seq == number:
+            return log
+        log.close()
+        path = self._layout.segment(number)
+        try:
+            opened = self.files.open_to_read(path)
+        except FileNotFoundError:
+            return None
+        header = read_header(self.files, opened.fd)
+        if header is None or (header.log_id, header.first_seq) != (self.log_id, number):
+            opened.close()
+            raise LogCorrupt(number, path, 0, "its header is not the one of this file")
+        return LogFile(header, opened)
+
+    def _open_active(self) -> LogFile:
+        try:
+            opened = self.files.open_to_read(self._layout.active)
+        except FileNotFoundError as error:
+            raise LogMoved(self.path, "it is gone") from error
+        header = read_header(self.files, opened.fd)
+        if header is None or header.log_id != self.log_id:
+            opened.close()
+            raise ForeignLog(self.path, self.log_id, header.log_id if header else "no log")
+        return LogFile(header, opened)
+
+    def _open_view(self) -> View:
+        try:
+            opened = self.files.open_to_read(self._layout.control)
+        except (FileNotFoundError, LogUnavailable):
+            return View(None, None)
+        control = Control(self.files, opened.fd, boot_id=self._boot_id, log_id=self.log_id)
+        return View(opened, control)
+
+    def _corrupt(self, seq: int, line: Line, log: LogFile, reason: str) -> LogCorrupt:
+        return LogCorrupt(seq, log.opened.path, line.offset, reason)

@@ -11,18 +11,20 @@ from __future__ import annotations
 import hashlib
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from ..chain import HASH_BYTES, Header, follow_block, follows, lines_within, split_line
-from ..control import EMPTY, Head
+from ..chain import HASH_BYTES, follow_block, follows, lines_within, split_line
+from ..control import Head
 from ..files import Files
 from .layout import Layout
 from .lines import Line, read_lines
 
 FENCE = b"|run.fenced|"
 UNFINISHED = ".unfinished"
+
+Notice = Callable[[Head, bytes], None]
 
 _DURABLE = re.compile(rb'Z\|\{"d":(\d{1,19}),')
 _COPY_BYTES = 1024 * 1024
@@ -47,31 +49,30 @@ class Scan:
     broken: Break | None
 
 
-def start_of(header: Header) -> Head:
-    """Return the head of a file in which nothing stands but its header."""
-    base = header.base_hash.encode("ascii")
-    return Head(header.first_seq - 1, base, len(header.format()), EMPTY.timestamp, 0)
-
-
-def scan(files: Files, fd: int, head: Head, end: int | None = None) -> Scan:
+def scan(
+    files: Files, fd: int, head: Head, end: int | None = None, *, notice: Notice | None = None
+) -> Scan:
     """Follow the chain from `head` as far as it holds; then look at what survived behind a break.
 
     ``durable`` is the highest ``d`` of the lines behind the break that verify: such a line follows from
     the hash that the line before it carries, be that one good or not. The ``d`` of a line before the
-    break is lower than the line's own seq, so it cannot tell anything about the break.
+    break is lower than the line's own seq, so it cannot tell anything about the break. `notice` is shown
+    every good line, usually many at once, with the head before them.
     """
     end = files.size(fd) if end is None else end
-    head = _follow_blocks(files, fd, head, end)
+    head = _follow_blocks(files, fd, head, end, notice=notice)
     for line in read_lines(files, fd, head.size, end):
         reason = _why_bad(head, line)
         if reason is not None:
             durable = _durable_behind(files, fd, head.size, end)
             return Scan(head, durable, Break(head.seq + 1, head.size, reason))
+        if notice is not None:
+            notice(head, line.data + b"\n")
         head = _after(head, line)
     return Scan(head, 0, None)
 
 
-def _follow_blocks(files: Files, fd: int, head: Head, end: int) -> Head:
+def _follow_blocks(files: Files, fd: int, head: Head, end: int, *, notice: Notice | None) -> Head:
     """Go on from `head` by whole blocks of good lines, and stop before the first that has a bad one."""
     while head.size < end:
         data = files.read(fd, min(_BLOCK_BYTES, end - head.size), head.size)
@@ -79,12 +80,16 @@ def _follow_blocks(files: Files, fd: int, head: Head, end: int) -> Head:
         reached = follow_block(head.hash, head.timestamp, block) if block else None
         if reached is None:
             break
+        if notice is not None:
+            notice(head, block)
+        seq = head.seq + reached.lines
         head = Head(
-            head.seq + reached.lines,
+            seq,
             reached.hash,
             head.size + len(block),
             reached.timestamp,
-            head.fences + reached.fences,
+            seq if reached.fences else head.fenced,
+            head.file,
         )
     return head
 
@@ -108,8 +113,9 @@ def _after(head: Head, line: Line) -> Head:
     data = line.data
     parts = split_line(data)
     assert parts is not None
-    fences = head.fences + data.startswith(FENCE, HASH_BYTES)
-    return Head(head.seq + 1, parts.hash, line.end, parts.timestamp, fences)
+    seq = head.seq + 1
+    fenced = seq if data.startswith(FENCE, HASH_BYTES) else head.fenced
+    return Head(seq, parts.hash, line.end, parts.timestamp, fenced, head.file)
 
 
 def durable_of(line: bytes) -> int:

@@ -2,27 +2,37 @@
 
 ``control`` of this boot is the truth about what was published: a shorter file was cut from
 outside, and a longer one holds what a killed writer could not publish any more. Such bytes are
-rolled forward if they verify, and set aside if not. Without a ``control`` of this boot the whole
-file is read.
+rolled forward if they verify, and set aside if not. Without a ``control`` of this boot the active
+file is read; what its header claims is compared with the last line of the file before it, and the
+files before it were on disk before it got its place.
+
+A file whose last line is ``wal.sealed`` takes no more events. Who finds one in the active place puts
+the next file there first, whether this boot or an earlier one was interrupted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from ..chain import LINE_BYTES_MAX
+from ..chain import split_line
 from ..control import NOTHING, Head, Promise
 from ..errors import LogCorrupt, LogMoved, LogPoisoned
 from ..events import NewEvent
 from ..ids import new_event_id
 from .drafts import REPAIRED, Draft, Written, draft
 from .poison import poison
-from .repair import Break, Scan, facts_of, finish, scan, set_aside, start_of, unfinished
+from .repair import Break, Scan, facts_of, finish, scan, set_aside, unfinished
+from .segments import is_next, last_line, last_line_before, seals, start_of
 from .session import Handles, Session
+from .succession import drop_copy, first_head, put_in_place, tidy, write_next
 
 _NOTE_BYTES_MAX = 4096
 
 Write = Callable[[Handles, Head, Sequence[Draft]], Written]
+
+
+class Sealed(Exception):
+    """The handles are of a file that was sealed; take fresh ones. Never leaves the appending."""
 
 
 class Settler:
@@ -31,9 +41,10 @@ class Settler:
     def __init__(self, session: Session, write: Write) -> None:
         self._session = session
         self._files = session.files
+        self._layout = session.layout
         self._write = write
         self.promise = NOTHING
-        self._has_opened = False
+        self._opened: int | None = None
 
     def settle(self, handles: Handles) -> Head:
         """Return the head, after repairing what the last writer may have left.
@@ -42,11 +53,12 @@ class Settler:
             LogCorrupt: bytes that were durable do not verify; nothing is changed.
             LogMoved: the file is shorter than what was published.
             LogPoisoned: a sync failed, in whatever process.
+            Sealed: the active file is another one by now.
         """
         head = self._agreed(handles)
-        if not self._has_opened:
+        if self._opened != handles.file:
             head = self._open(handles, head)
-            self._has_opened = True
+            self._opened = handles.file
         return head
 
     def _agreed(self, handles: Handles) -> Head:
@@ -56,31 +68,53 @@ class Settler:
             if promise.poisoned:
                 raise LogPoisoned(self._session.path, "a sync failed, see POISONED beside it")
         if head is None:
-            return self._derive(handles, promise)
+            return self._refuse_sealed(handles, self._derive(handles, promise))
+        if head.file != handles.file:
+            head = self._enter(handles, head)
         size = self._files.size(handles.log.fd)
         if size == head.size and not head.dirty:
-            return head
+            return self._refuse_sealed(handles, head) if head.sealed else head
         if size < head.size:
             raise LogMoved(self._session.path, f"it was cut from {head.size} to {size} bytes")
-        return self._settle_tail(handles, head, size)
+        return self._refuse_sealed(handles, self._settle_tail(handles, head, size))
+
+    def _enter(self, handles: Handles, head: Head) -> Head:
+        """Publish the file that a killed sealing put into place; whoever comes with the old one is too late."""
+        if not is_next(handles.header, head):
+            raise Sealed
+        self._files.sync_directory(self._layout.active.parent)
+        self._files.sync_directory(self._layout.directory)
+        head = first_head(handles.header, head)
+        handles.control.publish_head(head)
+        return head
+
+    def _refuse_sealed(self, handles: Handles, head: Head) -> Head:
+        """Finish a sealing that was interrupted after the file's last line.
+
+        Whether the killed one had synced that line is not known, so it is synced again.
+        """
+        if not head.sealed:
+            return head
+        self._sync(handles)
+        put_in_place(self._session, handles, head, write_next(self._session, handles, head))
+        raise Sealed
 
     def _open(self, handles: Handles, head: Head) -> Head:
         """Compare the last line, and note repairs that were killed before their event."""
         self._refuse_another_tail(handles, head)
-        for name in unfinished(self._session.layout):
+        tidy(self._session, handles)
+        for name in unfinished(self._layout):
             head = self._note(handles, head, name, "a repair was interrupted")
         return head
 
     def _refuse_another_tail(self, handles: Handles, head: Head) -> None:
         # An old copy that was put back may have the right size; its last hash is another.
-        start = max(0, head.size - LINE_BYTES_MAX - 1)
-        tail = self._files.read(handles.log.fd, head.size - start, start)
-        line = tail[tail.rfind(b"\n", 0, -1) + 1 :]
-        if head.seq >= self._session.header.first_seq and not line.startswith(head.hash):
+        line = last_line(self._files, handles.log.fd, head.size)
+        if head.seq >= handles.file and not line.startswith(head.hash):
             raise LogMoved(self._session.path, "its last event is not the one that was published")
 
     def _derive(self, handles: Handles, promise: Promise | None) -> Head:
-        found = scan(self._files, handles.log.fd, start_of(self._session.header))
+        found = scan(self._files, handles.log.fd, self._start(handles))
         known = max(found.durable, promise.seq if promise else 0)
         self._refuse_corrupt(found, known)
         if found.head.seq < known:
@@ -90,6 +124,27 @@ class Settler:
             self.promise = Promise(found.head.seq)
             handles.control.publish_promise(self.promise)
         return self._finish(handles, found)
+
+    def _start(self, handles: Handles) -> Head:
+        """Return where the active file begins, after comparing its claim with the file before it.
+
+        Where that one is not there (it was compacted, or somebody removed it: verify tells which) the claim
+        has to do.
+
+        Raises:
+            LogCorrupt: the file before it ends with another event.
+            LogMoved: a later file was sealed.
+        """
+        drop_copy(self._session, handles)
+        start = start_of(handles.header)
+        line = last_line_before(self._layout, self._files, handles.file)
+        if line is None:
+            return start
+        parts = split_line(line)
+        if parts is None or parts.hash != start.hash:
+            reason = "its header does not go on where the file before it ends"
+            raise LogCorrupt(handles.file, self._session.path, 0, reason)
+        return start._replace(timestamp=parts.timestamp)
 
     def _settle_tail(self, handles: Handles, head: Head, size: int) -> Head:
         if head.dirty:
@@ -107,17 +162,23 @@ class Settler:
             raise LogCorrupt(broken.seq, self._session.path, broken.offset, reason)
 
     def _finish(self, handles: Handles, found: Scan) -> Head:
+        head = found.head
+        if head.seq >= handles.file:
+            line = last_line(self._files, handles.log.fd, head.size)
+            head = head._replace(sealed=seals(line))
         if found.broken is None:
-            handles.control.publish_head(found.head)
-            return found.head
-        name = set_aside(self._files, self._session.layout, handles.log.fd, found.broken)
-        self._files.truncate(handles.log.fd, found.head.size)
-        handles.control.publish_head(found.head)
-        return self._note(handles, found.head, name, found.broken.reason)
+            handles.control.publish_head(head)
+            return head
+        name = set_aside(self._files, self._layout, handles.log.fd, found.broken)
+        self._files.truncate(handles.log.fd, head.size)
+        handles.control.publish_head(head)
+        if head.sealed:
+            return head  # it is noted in the next file, by who opens that
+        return self._note(handles, head, name, found.broken.reason)
 
     def _note(self, handles: Handles, head: Head, name: str, reason: str) -> Head:
         """Append ``wal.repaired`` durably; only then is the repair finished."""
-        layout = self._session.layout
+        layout = self._layout
         new = NewEvent(REPAIRED, {**facts_of(self._files, layout, name), "reason": reason})
         id_ = new_event_id(self._session.now())
         note = draft(new, id_, durable=self.promise.seq, bytes_max=_NOTE_BYTES_MAX)

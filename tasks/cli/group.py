@@ -8,10 +8,15 @@ import click
 
 from celery_commander.engine import CommanderError
 
+from .compact import compact
+from .dead import dead
+from .doctor import doctor
+from .health import health
 from .output import UNREADABLE, exit_code_of, fail, no_right
 from .recover import recover
 from .runs import runs
 from .show import show
+from .snapshot import snapshot
 from .verify import verify
 
 
@@ -30,17 +35,22 @@ class CommanderGroup(click.Group):
 
 @click.group(cls=CommanderGroup, short_help="Look after durable runs and their log.")
 def commander() -> None:
-    """Verify the log, look at runs, recover what a dead worker left.
+    """Verify the log, look at runs, recover what a dead worker left, answer what needs a person.
 
     Every command takes --json. verify also works on a bare file, without an app:
     celery-commander verify PATH.
     """
 
 
+commander.add_command(dead)
 commander.add_command(verify)
 commander.add_command(runs)
 commander.add_command(show)
 commander.add_command(recover)
+commander.add_command(health)
+commander.add_command(doctor)
+commander.add_command(snapshot)
+commander.add_command(compact)
 
 
 def main() -> None:

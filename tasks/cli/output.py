@@ -12,7 +12,14 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from celery_commander.engine import CommanderError, ForeignLog, LogCorrupt, LogUnavailable
+from celery_commander.engine import (
+    CommanderError,
+    CompactionRefused,
+    ForeignLog,
+    LogCorrupt,
+    LogUnavailable,
+    SnapshotMismatch,
+)
 
 if TYPE_CHECKING:
     from ..install import Commander
@@ -20,8 +27,16 @@ if TYPE_CHECKING:
 # LOG_FORMAT section 5: what verify answers is also how the other commands fail.
 CORRUPT = 30
 FOREIGN = 34
+SNAPSHOT_MISMATCH = 38
 UNREADABLE = 40
 FAILED = 1
+
+_EXIT_CODES = (
+    (LogCorrupt, CORRUPT),
+    (ForeignLog, FOREIGN),
+    (SnapshotMismatch, SNAPSHOT_MISMATCH),
+    (LogUnavailable, UNREADABLE),
+)
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
@@ -34,7 +49,9 @@ def fail(message: str, exit_code: int = FAILED) -> NoReturn:
 
 def exit_code_of(error: CommanderError) -> int:
     """Return the exit code that verify would give to what went wrong."""
-    for kind, code in ((LogCorrupt, CORRUPT), (ForeignLog, FOREIGN), (LogUnavailable, UNREADABLE)):
+    if isinstance(error, CompactionRefused):
+        return error.exit_code
+    for kind, code in _EXIT_CODES:
         if isinstance(error, kind):
             return code
     return FAILED

@@ -9,6 +9,7 @@ from pathlib import Path
 import click
 
 from celery_commander.engine import (
+    AnchorDirectory,
     BrokenAt,
     EventSourcingEngine,
     ForeignLog,
@@ -18,7 +19,7 @@ from celery_commander.engine import (
     Status,
 )
 
-from .output import as_json, find_commander, find_log, print_json
+from .output import as_json, belongs_to_us, find_commander, find_log, print_json
 
 UNANCHORED = (
     "Every event is as it was chained. Nothing outside vouches for it: whoever can write the file"
@@ -31,20 +32,38 @@ UNANCHORED = (
 @click.option(
     "--require-anchor", is_flag=True, help="Fail unless an anchor outside vouches for it."
 )
+@click.option(
+    "--anchors",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Hold the log against the anchors in this directory; default: the app's anchor_directory.",
+)
 @as_json
 @click.pass_context
-def verify(ctx: click.Context, path: Path | None, require_anchor: bool, as_json: bool) -> None:
+def verify(
+    ctx: click.Context,
+    path: Path | None,
+    *,
+    require_anchor: bool,
+    anchors: Path | None,
+    as_json: bool,
+) -> None:
     """Check the chain of the app's log, or of the log at PATH, which needs no app.
 
     PATH is the log's file, or the state directory that holds it. Being able to read it is enough.
 
     Exit status: 0 the chain is good · 10 it is, but --require-anchor was given and nothing outside
-    vouches for it · 20 torn tail · 30 corrupt · 31 truncated · 33 gap · 34 not our log ·
-    40 unreadable. The JSON says 10 where nothing outside vouches, whatever the exit status.
+    vouches for it · 20 torn tail · 30 corrupt · 31 truncated · 32 not what was anchored · 33 gap ·
+    34 not our log · 36 unauthorised compaction · 38 a snapshot is not what the log says · 40
+    unreadable. The JSON says 10 where nothing outside vouches, whatever the exit status.
     """
-    path = find_log(find_commander(ctx)) if path is None else log_at(path)
+    is_ours = path is None
+    if path is None:
+        commander = find_commander(ctx)
+        path, anchors = find_log(commander), anchors or commander.engine_settings.anchor_directory
+    else:
+        path = log_at(path)
     try:
-        report = check(path)
+        report = check(path, anchors=anchors, note=is_ours and belongs_to_us(path))
     except (ForeignLog, LogUnavailable) as error:
         if not as_json:
             raise
@@ -61,15 +80,20 @@ def log_at(path: Path) -> Path:
     return Settings(state_directory=path).event_sourcing_wal if os.path.isdir(path) else path
 
 
-def check(path: Path) -> IntegrityReport:
-    """Verify the log at `path` without changing a byte of it.
+def check(path: Path, *, anchors: Path | None = None, note: bool = False) -> IntegrityReport:
+    """Verify the log at `path` without changing a byte of it; `note` leaves the answer beside it, for health.
 
     Raises:
         NotALog: it is no log of ours.
         LogUnreadable: it cannot be read.
+        AnchorsUnreadable: the anchors cannot be believed.
     """
     with EventSourcingEngine.open(path, create=False) as engine:
-        return engine.verify_integrity()
+        known = AnchorDirectory(anchors).read(engine.log_id) if anchors is not None else []
+        report = engine.verify_integrity(anchors=known)
+        if note:
+            engine.note_verified(report)
+        return report
 
 
 def unread(error: ForeignLog | LogUnavailable) -> IntegrityReport:

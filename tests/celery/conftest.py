@@ -46,22 +46,26 @@ class Deployment:
         env: dict[str, str] | None = None,
         ready_seconds: float = 30.0,
         pool: str = "prefork",
+        options: Sequence[str] = (),
+        module: str = MODULE,
     ) -> Worker:
-        environment = {"TEST_DIRECTORY": str(self.directory), "TEST_BROKER": self.broker or ""}
-        environment |= {
-            f"COMMANDER_{key.upper()}": str(value) for key, value in self.settings.items()
-        }
         return self.stack.enter_context(
             celery_worker(
-                MODULE,
+                module,
                 self.directory,
-                env=environment | (env or {}),
+                env=self.environment() | (env or {}),
                 concurrency=concurrency,
                 name=name,
                 ready_seconds=ready_seconds,
-                options=["--pool", pool],
+                options=["--pool", pool, *options],
             )
         )
+
+    def environment(self) -> dict[str, str]:
+        """Return what makes a process of the same app find this deployment."""
+        environment = {"TEST_DIRECTORY": str(self.directory), "TEST_BROKER": self.broker or ""}
+        settings = self.settings.items()
+        return environment | {f"COMMANDER_{key.upper()}": str(value) for key, value in settings}
 
     def send(self, task: str, *args: Any, **options: Any) -> str:
         return str(self.app.tasks[task].apply_async(args, **options).id)

@@ -7,17 +7,20 @@ named after it (`hold.<step>`) exists, so that a test can kill a worker exactly 
 from __future__ import annotations
 
 import functools
+import logging
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from celery import Celery, Task
+from celery import Celery, Task, signals
 
-from celery_commander.tasks import Commander, NotDone, Undo, Unknown, current_run, step
+from celery_commander.engine import NewEvent
+from celery_commander.tasks import BusMessage, Commander, NotDone, Undo, Unknown, current_run, step
 from tests.kit import arm
 
 
@@ -32,6 +35,8 @@ def make_app(directory: Path, broker: str | None = None, **settings: Any) -> Cel
         (directory / folder).mkdir(parents=True, exist_ok=True)
     app.conf.task_default_queue = directory.parent.name  # of this test alone
     if broker is None:
+        # Kombu's own hands out messages that are half written, and a worker that reads one stops.
+        app.conf.broker_transport = "examples.broker:Transport"
         folders = {
             "data_folder_in": "messages",
             "data_folder_out": "messages",
@@ -45,7 +50,19 @@ def make_app(directory: Path, broker: str | None = None, **settings: Any) -> Cel
     quick = {"state_directory": directory / "state", "pending_after_seconds": 2, "sweep_seconds": 1}
     Commander(app, **{**quick, "undo_backoff_seconds": 0.1, **settings})
     define_tasks(app, Witness(directory))
+    _hear_the_bus(app, Witness(directory))
     return app
+
+
+def _hear_the_bus(app: Celery, witness: Witness) -> None:
+    """Have the worker that is told so write down what the bus brings; the callback fails after that."""
+
+    def hear(message: BusMessage) -> None:
+        witness.mark("bus", message.type, message.run_id, sorted(message.data))
+        raise RuntimeError("a callback that fails")
+
+    if os.environ.get("TEST_BUS"):
+        app.commander.bus.subscribe("run.#", hear)
 
 
 class Witness:
@@ -150,6 +167,17 @@ def define_tasks(app: Celery, witness: Witness) -> None:
         names = os.environ.get("TEST_STEPS", "one two three").split()
         return [act_again(name, who) for name in names]
 
+    @task(name="flow_saved", durable=True)
+    def flow_saved(who: str) -> list[str]:
+        names = os.environ.get("TEST_STEPS", "one two three four").split()
+        done: list[str] = [] if os.environ.get("TEST_NO_RESTORED") else current_run.restored([])
+        witness.mark("from", who, len(done))
+        for name in names[len(done) :]:
+            done = [*done, act_again(name, who)]
+            if len(done) == 2:
+                current_run.checkpoint(done)
+        return done
+
     @task(name="flow_parked", durable=True)
     def flow_parked(who: str) -> str:
         return act_parked("one", who)
@@ -199,6 +227,12 @@ def define_tasks(app: Celery, witness: Witness) -> None:
         witness.mark("body", who)
         os.kill(os.getpid(), signal.SIGKILL)
 
+    @task(name="flow_segfault", durable=True)
+    def flow_segfault(who: str) -> None:
+        witness.mark("body", who)
+        signal.signal(signal.SIGSEGV, signal.SIG_DFL)
+        os.kill(os.getpid(), signal.SIGSEGV)
+
     @task(name="flow_pause", durable=True)
     def flow_pause(who: str) -> str:
         witness.mark("body", who)
@@ -221,6 +255,31 @@ def define_tasks(app: Celery, witness: Witness) -> None:
         return object()
 
 
+def hammer(app: Celery, witness: Witness) -> None:
+    """Hold the locks of the store half of the time in the worker's main process while it forks."""
+
+    def beat(sender: Any = None, **_: Any) -> None:
+        threading.Thread(target=strike, daemon=True).start()
+
+    def strike() -> None:
+        commander = app.commander
+        while True:
+            began = time.monotonic()
+            commander.engine.append_many([NewEvent("noise.made", {})] * 20, wait=True)
+            commander.ledger.catch_up()
+            commander.leases.dead_holders()
+            logging.getLogger("noise").warning("made")
+            time.sleep(time.monotonic() - began)  # half of the time in a lock
+
+    def look() -> None:
+        names = [thread.name for thread in threading.enumerate() if "commander" in thread.name]
+        if not witness.count("forked"):
+            witness.mark("forked", *names)
+
+    signals.worker_ready.connect(beat, weak=False)
+    os.register_at_fork(before=look)
+
+
 def _fails(witness: Witness, told: Undo) -> bool:
     """Tell whether an undo is to fail: as often as the number in `fail.<step>` says."""
     allowed = witness._directory / f"fail.{told['args'][0]}"
@@ -233,7 +292,10 @@ def _from_environment() -> Iterator[Celery]:
     directory = os.environ.get("TEST_DIRECTORY")
     if directory is not None:
         arm()
-        yield make_app(Path(directory), os.environ.get("TEST_BROKER") or None)
+        made = make_app(Path(directory), os.environ.get("TEST_BROKER") or None)
+        if os.environ.get("TEST_HAMMER"):
+            hammer(made, Witness(Path(directory)))
+        yield made
 
 
 app = next(_from_environment(), None)

@@ -202,6 +202,24 @@ def test_a_task_that_kills_its_process_is_poison_after_three_deaths(deployment: 
     assert worker.running
 
 
+def test_a_crash_in_a_c_extension_is_named_in_the_one_end_that_its_run_has(
+    deploy: Callable[..., Deployment], redis_url: str
+) -> None:
+    """See celery/celery issue 2510: nothing runs in a process that a C extension crashed."""
+    deployment = deploy(redis_url)
+    worker = deployment.worker(concurrency=1)
+
+    run_id = deployment.send("flow_segfault", "ann")
+
+    (state,) = deployment.wait_ended(run_id, seconds=60)
+    assert state.state is State.COMPENSATED
+    types = deployment.types(run_id)
+    assert [types.count(end) for end in ("run.committed", "run.aborted")] == [0, 1]
+    assert types.count("task.failed") == deployment.witness.count("body", "ann") == 3
+    assert "worker lost, signal 11 (SIGSEGV)" in str(deployment.wait_result(run_id).result)
+    assert worker.running
+
+
 def test_a_warm_stop_under_load_runs_each_message_once(
     deploy: Callable[..., Deployment], redis_url: str
 ) -> None:

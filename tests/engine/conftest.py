@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import dataclasses
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from celery_commander.engine.database import Database
 from celery_commander.engine.engine import EventSourcingEngine
 from celery_commander.engine.ledger import RunLedger
+from celery_commander.engine.settings import Settings
 from tests.engine.ledgers import DELIVERS, write
+from tests.engine.logs import BOOT, active
 from tests.engine.story import Line
+from tests.kit import ManualClock
 
 
 @pytest.fixture
@@ -47,3 +53,15 @@ def filled(ledger: RunLedger, engine: EventSourcingEngine) -> RunLedger:
     write(engine, "j-elsewhere", (("run.created", {"namespace": "other"}),))
     ledger.catch_up()
     return ledger
+
+
+@pytest.fixture
+def opened(tmp_path: Path, clock: ManualClock) -> Iterator[Callable[..., EventSourcingEngine]]:
+    """Open the same log with other settings; all are closed at the end."""
+    with ExitStack() as stack:
+
+        def open_with(**settings: Any) -> EventSourcingEngine:
+            told = dataclasses.replace(Settings.at(active(tmp_path)), **settings)
+            return stack.enter_context(EventSourcingEngine.open(told, now=clock.wall, boot_id=BOOT))
+
+        yield open_with

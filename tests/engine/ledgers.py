@@ -21,20 +21,20 @@ COMMITS: tuple[Line, ...] = (
 DELIVERS: tuple[Line, ...] = (*COMMITS, "run.delivered@1")
 
 
-def lines_of(run_id: str, lines: tuple[Line, ...]) -> list[NewEvent]:
+def lines_of(run_id: str, lines: tuple[Line, ...], first_seq: int = 1) -> list[NewEvent]:
     """Return what a run's owner would append, each line fitting the ones before."""
     state, news = None, []
-    for line in lines:
+    for seq, line in enumerate(lines, first_seq):
         new = one(state, line, run_id=run_id)
         state = state_after(
-            state, event(new.type, new.data, run_id=run_id, token=new.token, n=new.n)
+            state, event(new.type, new.data, seq=seq, run_id=run_id, token=new.token, n=new.n)
         )
         news.append(new)
     return news
 
 
 def write(engine: EventSourcingEngine, run_id: str, lines: tuple[Line, ...] = COMMITS) -> None:
-    engine.append_many(lines_of(run_id, lines), wait=False)
+    engine.append_many(lines_of(run_id, lines, engine.head()[0] + 1), wait=False)
 
 
 def rows(ledger: RunLedger) -> dict[str, RunState]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from celery_commander.engine import EventSourcingEngine
+from celery_commander.engine import Event, EventSourcingEngine, Settings
 
 BOOT = "00000000-0000-0000-0000-00000000000a"
 NEXT_BOOT = "00000000-0000-0000-0000-00000000000b"
@@ -55,3 +55,30 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
         byte = file.read(1)[0]
         file.seek(offset)
         file.write(bytes([byte ^ mask]))
+
+
+def small_segments(directory: Path) -> Settings:
+    return Settings(state_directory=directory / "state", segment_bytes=4096)
+
+
+def segmented(directory: Path, seals: int = 3) -> Path:
+    """Make a closed log of `seals` sealed files and an active one, with two events of two runs in each."""
+    with open_log(directory) as log:
+        for index in range(2 * seals + 2):
+            log.append("note", {"i": index}, run_id=f"r-{index % 2}")
+            if index % 2 and index < 2 * seals:
+                assert log.seal()
+    return active(directory)
+
+
+def notes(events: list[Event]) -> list[int]:
+    """Return what tells the notes among events apart."""
+    return [event.payload["i"] for event in events if event.type == "note"]
+
+
+def everything(log: EventSourcingEngine) -> list[Event]:
+    """Return every event that is there, after seeing that none is missing between them."""
+    events = list(log.read_from(None))
+    first = events[0].seq
+    assert [event.seq for event in events] == list(range(first, first + len(events)))
+    return events

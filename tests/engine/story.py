@@ -35,6 +35,8 @@ OWING = (*STEP_OPEN, "step.completed@5", "run.aborted@5")
 STUCK = (*OWING, "run.stuck@5")
 COMPENSATED = (*ABORTED, "run.compensated@5")
 COMMITTED = (*EXECUTING, "run.committed@5")
+IN_DOUBT = (*STEP_OPEN, ("run.paused@5", {"kind": "doubt", "due": None}))
+CONFLICT = (*EXECUTING, ("run.paused@5", {"kind": "version", "due": None}))
 
 
 def event(
@@ -82,6 +84,9 @@ def fitting(state: RunState | None, type: str) -> dict[str, Any]:
     owed_step = state.owed[-1] if state and state.owed else 0
     generation = state.generation if state else 0
     undo = {"step": owed_step, "generation": generation}
+    letter = {"entry": str(state.letter if state else None), "by": "ann@shop"}
+    doubt = state is not None and state.paused_kind == "doubt"
+    answer = {"step": open_step, "happened": False} if doubt else None
     fixed: dict[str, dict[str, Any]] = {
         "run.created": {
             "task": "shop.fulfil",
@@ -103,7 +108,17 @@ def fitting(state: RunState | None, type: str) -> dict[str, Any]:
         "step.started": {"step": next_step, "kind": "step", "name": "charge", "attempt": 1},
         "step.completed": {"step": open_step, "result": 7},
         "step.failed": {"step": open_step, "exception": "declined", "owed": False},
+        "checkpoint.saved": {
+            "checkpoint": f"c-{state.n + 1 if state else 1}",
+            "step": next_step,
+            "version": 1,
+            "sha256": "5" * 64,
+            "bytes": 2,
+            "restorable": True,
+        },
         "input.recorded": {"step": next_step, "kind": "now", "name": "now", "value": 1},
+        "operator.retried": {**letter, "answer": answer},
+        "operator.discarded": {**letter, "reason": "settled by hand"},
         "compensation.started": {**undo, "attempt": 1},
         "compensation.completed": undo,
         "compensation.failed": {**undo, "exception": "bank away", "final": False},

@@ -11,7 +11,9 @@ from tests.engine.story import (
     ABORTED,
     COMMITTED,
     COMPENSATED,
+    CONFLICT,
     EXECUTING,
+    IN_DOUBT,
     OWING,
     PAUSED,
     PENDING,
@@ -28,7 +30,8 @@ from tests.engine.story import (
     state_of,
 )
 
-OUTSIDERS = {"run.created", "run.cancelled", "run.degraded"}
+BY_A_PERSON = {"operator.retried": None, "operator.discarded": None}
+OUTSIDERS = {"run.created", "run.cancelled", "run.degraded", *BY_A_PERSON}
 ROLLS_BACK = {"run.aborted": State.ABORTED, "run.fenced": None}
 WORKS = {
     "step.started": None,
@@ -79,7 +82,7 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
     "EXECUTING, a step open": (
         STEP_OPEN,
         {
-            **WORKS,
+            **{type: after for type, after in WORKS.items() if type != "checkpoint.saved"},
             "step.completed": None,
             "step.failed": None,
             "run.verifying": State.VERIFYING,
@@ -97,6 +100,30 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
             **ROLLS_BACK,
         },
     ),
+    "PAUSED for a doubt": (
+        IN_DOUBT,
+        {
+            "run.started": State.EXECUTING,
+            "run.requeued": State.PENDING,
+            "run.paused": State.PAUSED,
+            "run.cancelled": None,
+            "run.degraded": State.COMMITTED,
+            "operator.retried": None,
+            **ROLLS_BACK,
+        },
+    ),
+    "PAUSED for a version": (
+        CONFLICT,
+        {
+            "run.started": State.EXECUTING,
+            "run.requeued": State.PENDING,
+            "run.paused": State.PAUSED,
+            "run.cancelled": None,
+            "run.degraded": State.COMMITTED,
+            "operator.retried": None,
+            **ROLLS_BACK,
+        },
+    ),
     "COMMITTED": (COMMITTED, {"run.delivered": None, "run.fenced": None}),
     "ABORTED": (
         ABORTED,
@@ -106,6 +133,7 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
             "run.delivered": None,
             "run.cancelled": None,
             "run.fenced": None,
+            **BY_A_PERSON,
         },
     ),
     "ABORTED, an undo owed": (
@@ -118,6 +146,7 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
             "run.delivered": None,
             "run.cancelled": None,
             "run.fenced": None,
+            **BY_A_PERSON,
         },
     ),
     "STUCK": (
@@ -127,9 +156,17 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
             "run.delivered": None,
             "run.cancelled": None,
             "run.fenced": None,
+            **BY_A_PERSON,
         },
     ),
-    "COMPENSATED": (COMPENSATED, {"run.delivered": None, "run.fenced": None}),
+    "COMPENSATED": (
+        COMPENSATED,
+        {"run.delivered": None, "run.fenced": None, **BY_A_PERSON},
+    ),
+    "COMPENSATED, its letter discarded": (
+        (*COMPENSATED, "operator.discarded"),
+        {"run.delivered": None, "run.fenced": None},
+    ),
 }
 
 CASES = [
@@ -204,7 +241,7 @@ def test_a_token_that_does_not_hold_the_run_is_void(lines, type, wrong):
 @pytest.mark.parametrize("lines", [COMMITTED, COMPENSATED])
 def test_nothing_but_delivery_and_fences_touches_a_finished_run(lines):
     run = existing(*lines)
-    for type in DURABLE_TYPES - {"run.delivered", "run.fenced"}:
+    for type in DURABLE_TYPES - {"run.delivered", "run.fenced", *BY_A_PERSON}:
         assert isinstance(after(run, type + right_token(type)), Void), type
 
 
@@ -249,6 +286,9 @@ FIELDS = [
     "kind",
     "generation",
     "outcome",
+    "entry",
+    "by",
+    "answer",
 ]
 
 
@@ -274,5 +314,5 @@ def test_an_event_without_its_data_is_void_or_needs_none(lines, type):
 
     folded = fold(state, event(type, {}, seq=50, token=token))
 
-    needs_none = {"run.started", "run.fenced", "run.verifying", "run.committed", "checkpoint.saved"}
+    needs_none = {"run.started", "run.fenced", "run.verifying", "run.committed"}
     assert isinstance(folded, RunState if type in needs_none else Void)

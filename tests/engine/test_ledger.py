@@ -163,8 +163,8 @@ def test_a_row_is_written_over_the_very_one_that_was_read(filled, path):
     after = replace(read, last_seq=read.last_seq + 1, attempt=1)
 
     with database.begin() as connection:
-        assert save(connection, {"c-pending": read}, {"c-pending": after})
-        assert not save(connection, {"c-pending": read}, {"c-pending": after})
+        assert save(connection, {"c-pending": read}, {"c-pending": after}, {})
+        assert not save(connection, {"c-pending": read}, {"c-pending": after}, {})
     assert filled.get("c-pending") == after
     database.close()
 
@@ -174,7 +174,7 @@ def test_a_run_that_did_not_change_is_not_written(filled, path):
     read = filled.get("c-pending")
 
     with database.begin() as connection:
-        assert save(connection, {"c-pending": read}, {"c-pending": read})
+        assert save(connection, {"c-pending": read}, {"c-pending": read}, {})
         changes = connection.exec_driver_sql("SELECT total_changes()").scalar()
     assert changes == 0
     database.close()

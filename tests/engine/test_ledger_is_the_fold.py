@@ -20,6 +20,13 @@ from tests.engine.story import event, one
 
 TYPES = [*sorted(DURABLE_TYPES), "task.succeeded", "signal.received"]
 CLAIMS = ("run.started", "run.fenced")
+OUTSIDERS = (
+    "run.created",
+    "run.cancelled",
+    "run.degraded",
+    "operator.retried",
+    "operator.discarded",
+)
 MOVE = st.tuples(
     st.integers(0, 2),  # which run
     st.integers(0, 99),  # below 70: what fits, chosen by the next
@@ -47,7 +54,7 @@ def chosen(
 
 def aligned(state: RunState | None, run_id: str, type: str) -> NewEvent:
     token = (state.token if state else 0) + (type in CLAIMS)
-    outsider = type in ("run.created", "run.cancelled", "run.degraded") or not token
+    outsider = type in OUTSIDERS or not token
     given = {"undo": "u"} if type == "step.started" and state and state.steps % 2 else {}
     return one(state, (type if outsider else f"{type}@{token}", given), run_id=run_id)
 

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from celery_commander.engine.fold import State
 from celery_commander.engine.history import RunHistory
 from celery_commander.engine.plan import (
     Abort,
@@ -18,6 +19,7 @@ from celery_commander.engine.plan import (
     Deliver,
     Facts,
     Park,
+    ParkVersion,
     Policy,
     Republish,
     Requeue,
@@ -55,6 +57,13 @@ DIED_TWICE = (*EXECUTING, "run.requeued@1", "run.started@2", "run.requeued@2")
 ON_ITS_THIRD = (*DIED_TWICE, "run.started@3")
 CANCELLED = (*EXECUTING, "run.cancelled")
 INCOMPLETE = (*EXECUTING, ("input.recorded@1", {"n": 7}))
+
+PARKED = (*PARKING, ("run.paused@1", {"kind": "doubt", "due": None}))
+CONFLICT = (*EXECUTING, ("run.paused@1", {"kind": "version", "due": None}))
+AGAIN = "operator.retried"
+HAPPENED = (*PARKED, (AGAIN, {"answer": {"step": 1, "happened": True, "result": 7}}))
+NOT_HAPPENED = (*PARKED, AGAIN)
+END_IT = (AGAIN, {"answer": {"abort": True}})
 
 STILL_RUNNING = "a step in doubt may still be running"
 
@@ -142,6 +151,25 @@ ROWS = [
     (SHUTDOWN, DEAD, POLICY, Requeue("shutdown", death=False)),
     ((*IN_DOUBT, ("run.paused@1", {"kind": "shutdown"})), RELEASED, POLICY, Abort("in doubt", (0,))),
     ((*INCOMPLETE, ("run.paused@1", {"kind": "shutdown", "n": 8})), RELEASED, POLICY, Abort("incomplete history")),
+    # let go on by a person
+    ((*CONFLICT, AGAIN), RELEASED, POLICY, Requeue("operator", death=False)),
+    ((*CONFLICT, AGAIN, "run.requeued@1", "run.started@2", ("run.paused@2", {"kind": "version"})),
+        RELEASED, POLICY, Skip("paused: version")),
+    ((*CONFLICT, END_IT), RELEASED, POLICY, Abort("cancelled")),
+    (HAPPENED, RELEASED, POLICY, Requeue("operator", death=False, completes=(1,))),
+    (HAPPENED, JUST_EXPIRED, POLICY, Requeue("operator", death=False, completes=(1,))),
+    ((*HAPPENED, "run.fenced@2", "run.started@2"), RELEASED, POLICY,
+        Requeue("lease released", death=False, completes=(1,))),
+    (NOT_HAPPENED, RELEASED, POLICY, Requeue("operator", death=False)),
+    (NOT_HAPPENED, JUST_EXPIRED, POLICY, Wait(STILL_RUNNING, 40.0)),
+    (NOT_HAPPENED, LONG_EXPIRED, POLICY, Requeue("operator", death=False)),
+    ((*NOT_HAPPENED, "run.requeued@1", "run.started@2", ("step.started@2", {"step": 1, "in_doubt": "park"})),
+        DEAD, POLICY, Park(1)),
+    ((*PARKED, END_IT), RELEASED, POLICY, Abort("cancelled", (1,))),
+    ((*PARKED, END_IT), JUST_EXPIRED, POLICY, Wait(STILL_RUNNING, 40.0)),
+    ((*STUCK, AGAIN), RELEASED, POLICY, Abort("exception")),
+    ((*STUCK, "run.delivered@1", AGAIN), RELEASED, POLICY, Abort("exception")),
+    ((*STUCK, "operator.discarded", "run.delivered@1"), RELEASED, POLICY, Skip("stuck: needs a person")),
     # executing or verifying
     (EXECUTING, DEAD, POLICY, Requeue("owner dead", death=True)),
     (EXECUTING, JUST_EXPIRED, POLICY, Requeue("lease expired", death=True)),
@@ -260,14 +288,20 @@ def test_what_is_decided_is_an_event_that_the_fold_takes(lines, facts, policy):
 
     follows: list[Line]
     match decision:
-        case Requeue(reason, death):
-            follows = [(f"run.requeued@{token}", {"reason": reason, "death": death})]
+        case Requeue(reason, death, completes, _):
+            assert read.state is not None
+            claims = completes and read.state.state is State.PAUSED
+            follows = [f"run.started@{token}"] if claims else []
+            follows += [(f"step.completed@{token}", {"step": step}) for step in completes]
+            follows.append((f"run.requeued@{token}", {"reason": reason, "death": death}))
         case Republish():
             follows = [(f"run.requeued@{token}", {"reason": "lost message", "death": False})]
         case Abort(reason, _):
             follows = [(f"run.aborted@{token}", {"reason": reason})]
         case Park(_):
             follows = [(f"run.paused@{token}", {"kind": "doubt", "due": None})]
+        case ParkVersion(_):
+            follows = [(f"run.paused@{token}", {"kind": "version", "due": None})]
         case Deliver():
             follows = [f"run.delivered@{token}"]
         case Compensate():

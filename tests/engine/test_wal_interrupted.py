@@ -83,6 +83,25 @@ def test_an_exception_at_any_bytecode_leaves_the_log_usable_by_everybody(
         assert seen[-1] == nth - (3 if nth > 200 else 1)
 
 
+def test_an_exception_at_any_bytecode_of_a_seal_leaves_the_log_usable_by_everybody(
+    tmp_path: Path,
+) -> None:
+    with open_log(tmp_path) as log, open_log(tmp_path) as other:
+        nth, struck, count = 1, True, 0
+        while struck:
+            log.append("note", {"nth": nth}, wait=False)
+            struck = struck_append(log, nth, log.seal)
+            other.append("other", {}, wait=False)  # no lock is left, the head is agreed
+            log.append("again", {}, wait=False)
+            assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), f"bytecode {nth}"
+            nth, count = nth + max(7, nth // 60), count + 1  # a seal lists those before it
+        assert nth > 2_000
+        assert log.seal()  # nor is a half seal in the way of the next
+        assert log.verify_integrity().status is Status.OK_UNANCHORED
+        kinds = [event.type for event in log.read_from(None)]
+        assert [kinds.count(kind) for kind in ("note", "other", "again")] == [count] * 3
+
+
 def test_an_exception_in_a_history_leaves_the_index_right(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         nth, struck = 1, True

@@ -6,6 +6,7 @@ documented as strictly as the product.
 
 from .clock import ManualClock
 from .crash import CrashPoint, arm
+from .line import Line
 from .memory import MemoryLog
 from .processes import alive, children, descendants, kill, wait_gone
 from .services import SERVICES, ServiceMissing, running_service
@@ -30,6 +31,8 @@ __all__ = [
     "descendants",
     "kill",
     "wait_gone",
+    # a network to cut
+    "Line",
     # services
     "SERVICES",
     "ServiceMissing",

@@ -1,4 +1,4 @@
-"""Install the servers that tests need, where that is nobody's own machine.
+"""Install the servers and the browser that tests need, where that is nobody's own machine.
 
 ``python -m tests.kit.provision`` does nothing unless CI=true. There, as root and with apt-get, it
 installs what is missing, and forbids the packages to start what they install (policy-rc.d answers
@@ -16,7 +16,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from .services import SERVICES, Service
+from .programs import PACKAGES, missing_programs
+from .services import SERVICES
 
 POLICY = Path("/usr/sbin/policy-rc.d")
 
@@ -26,21 +27,22 @@ def in_ci() -> bool:
     return os.environ.get("CI", "").lower() in ("true", "1")
 
 
-def missing_services() -> list[Service]:
-    """Return the services that can neither be started nor are named by their variable."""
-    return [
-        service
+def missing_packages() -> list[str]:
+    """Return the packages of services that can neither be started nor are named, and of the browser."""
+    services = [
+        service.package
         for service in SERVICES.values()
         if not os.environ.get(service.variable) and service.find() is None
     ]
+    return services + [PACKAGES[program] for program in missing_programs()]
 
 
 def main() -> int:
     """Install what is missing if this is CI; return an exit status."""
-    missing = missing_services()
+    missing = missing_packages()
     if not missing:
         return 0
-    names = ", ".join(service.name for service in missing)
+    names = ", ".join(missing)
     if not in_ci():
         print(f"Not installed: {names}. Tests that need them will be skipped.")
         return 0
@@ -49,10 +51,10 @@ def main() -> int:
         return 1
     print(f"Installing {names}")
     with autostart_forbidden(POLICY):
-        install([service.package for service in missing])
-    still = missing_services()
+        install(missing)
+    still = missing_packages()
     if still:
-        print(f"Still not found after the installation: {', '.join(s.name for s in still)}")
+        print(f"Still not found after the installation: {', '.join(still)}")
     return 1 if still else 0
 
 

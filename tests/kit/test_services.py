@@ -12,7 +12,7 @@ from kombu import Connection
 from redis import Redis
 
 from tests.kit import SERVICES, ServiceMissing, kill, running_service, wait_until
-from tests.kit.provision import autostart_forbidden
+from tests.kit.provision import autostart_forbidden, missing_packages
 from tests.kit.servers import listens
 from tests.kit.workers import python_environment
 
@@ -84,6 +84,16 @@ def test_a_missing_service_says_how_to_get_it(monkeypatch: pytest.MonkeyPatch) -
         running_service("redis"),
     ):
         pass
+
+
+def test_a_missing_browser_is_among_what_is_to_be_installed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert missing_packages()[-2:] == ["chromium", "chromium-driver"]
+    monkeypatch.setenv("COMMANDER_TEST_CHROMIUM", "/some/where")
+    monkeypatch.setenv("COMMANDER_TEST_CHROMEDRIVER", "/some/where/else")
+    assert "chromium" not in " ".join(missing_packages())
 
 
 def test_a_server_that_runs_already_is_used_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,8 @@ from celery import Celery
 from celery.app.trace import build_tracer
 
 from celery_commander.engine import RunHistory, State
-from celery_commander.tasks import Commander
+from celery_commander.tasks import Commander, Detail, RecoveryResult
+from celery_commander.tasks.message import of_created
 
 
 @dataclass
@@ -30,11 +31,11 @@ class Bench:
 
     def deliver(self, run_id: str, **headers: Any) -> Any:
         """Trace the run's message as a pool process would; return (state, value) as Celery saw it."""
-        created = self.history(run_id).created["message"]
-        args, kwargs, embed = created["body"]
-        task = self.app.tasks[created["headers"]["task"]]
+        message = of_created(self.history(run_id).created)
+        args, kwargs, embed = message.body
+        task = self.app.tasks[message.task]
         request = {
-            **created["headers"],
+            **message.headers,
             **embed,
             "delivery_info": {},
             "hostname": "here",
@@ -65,3 +66,7 @@ def make_bench(tmp_path: Path) -> Bench:
     app.conf.task_default_queue = tmp_path.name
     Commander(app, state_directory=tmp_path / "state")
     return Bench(app, [])
+
+
+def passed(refused: str | None = None, *details: Detail) -> RecoveryResult:
+    return RecoveryResult(len(details), 0, 0, 0, details, refused)

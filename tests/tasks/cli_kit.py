@@ -31,9 +31,9 @@ def answer(app: Celery | None, *arguments: str) -> Any:
     return json.loads(result.stdout)
 
 
-def make_app(state: Path) -> Celery:
+def make_app(state: Path, **settings: Any) -> Celery:
     app = Celery("cli", broker="memory://", backend="cache+memory://")
-    Commander(app, state_directory=state)
+    Commander(app, state_directory=state, **settings)
 
     @app.task(name="cli.refund", shared=False)
     def refund(undo: Undo) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import subprocess
@@ -12,7 +13,7 @@ from pathlib import Path
 import pytest
 from celery import Celery
 
-from celery_commander.engine import EventSourcingEngine
+from celery_commander.engine import AnchorDirectory, EventSourcingEngine, durable_anchor
 from tests.kit.workers import ROOT, python_environment
 from tests.tasks.cli_kit import (
     answer,
@@ -53,6 +54,34 @@ def test_an_unanchored_log_is_not_enough_where_an_anchor_is_asked_for(
     app: Celery, log: Path
 ) -> None:
     assert invoke(app, "verify", "--require-anchor").exit_code == 10
+
+
+def test_anchors_vouch_for_a_log_or_tell_that_it_is_another(log: Path, tmp_path: Path) -> None:
+    with EventSourcingEngine.open(log) as engine:
+        anchor = durable_anchor(engine)
+    assert anchor is not None
+    good, ahead, other = (AnchorDirectory(tmp_path / name) for name in ("good", "ahead", "other"))
+    good.write(anchor)
+    ahead.write(dataclasses.replace(anchor, seq=anchor.seq + 1))
+    other.write(dataclasses.replace(anchor, hash="0" * 64))
+
+    def exit_code(places: AnchorDirectory) -> int:
+        options = ("--require-anchor", "--anchors", str(places.path))
+        return invoke(None, "verify", str(log), *options).exit_code
+
+    assert [exit_code(places) for places in (good, ahead, other)] == [0, 31, 32]
+
+
+def test_the_apps_own_anchors_are_used_without_being_named(tmp_path: Path) -> None:
+    app = make_app(tmp_path / "state", anchor_directory=tmp_path / "far")
+    make_log(app)
+    anchor = durable_anchor(app.commander.engine)
+    assert anchor is not None
+    AnchorDirectory(tmp_path / "far").write(anchor)
+
+    document = answer(app, "verify")
+
+    assert (document["status"], document["anchored_to"]) == ("OK_ANCHORED", str(anchor))
 
 
 def test_a_changed_byte_is_named_with_its_event(app: Celery, log: Path) -> None:

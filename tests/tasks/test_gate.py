@@ -43,3 +43,29 @@ def test_a_fork_waits_for_the_call_that_is_under_way() -> None:
         thread.join(30)
 
     assert seen == [(False, 0)]
+
+
+def test_calls_of_two_threads_do_not_wait_for_each_other() -> None:
+    both = threading.Barrier(2)
+
+    def call_the_broker() -> None:
+        with fork_gate.passed(), fork_gate.passed():
+            both.wait(30)  # broken unless both are inside
+
+    calling = [threading.Thread(target=call_the_broker) for _ in range(2)]
+    for thread in calling:
+        thread.start()
+    for thread in calling:
+        thread.join(40)
+
+    assert not both.broken
+
+
+def test_a_thread_may_fork_inside_its_own_call() -> None:
+    with fork_gate.passed():
+        pid = os.fork()
+        if pid == 0:
+            os._exit(0)
+
+    assert os.waitpid(pid, 0)[1] == 0
+    pass_the_gate()

@@ -59,6 +59,14 @@ def test_text_from_the_environment_is_read_as_what_the_setting_is() -> None:
             "on_log_unavailable.*refuse, degrade.*'refuse'",
         ),
         ({"undo_retries": -1}, {}, {}, "undo_retries.*0 or more"),
+        ({"observe": "failure"}, {}, {}, "observe.*all, failures, none.*'failures'"),
+        ({"observe": []}, {}, {}, "observe.*name patterns"),
+        ({"observe": ["", 3]}, {}, {}, "observe.*name patterns"),
+        ({"observe": True}, {}, {}, "observe.*name patterns"),
+        ({"observe_queue_events": 0}, {}, {}, "observe_queue_events.*1 or more"),
+        ({}, {"COMMANDER_OBSERVE_BATCH_EVENTS": "many"}, {}, "observe_batch_events.*number"),
+        ({"observe_flush_seconds": 0}, {}, {}, "observe_flush_seconds.*above zero"),
+        ({"observe_exit_seconds": -1}, {}, {}, "observe_exit_seconds.*above zero"),
         ({"watch_seconds": 0}, {}, {}, "watch_seconds.*above zero"),
         ({}, {"COMMANDER_FORCE_ABORT": "maybe"}, {}, "force_abort.*1 or 0"),
         ({}, {"COMMANDER_UNDO_RETRIES": "x"}, {}, "undo_retries.*number"),
@@ -103,3 +111,10 @@ def test_an_app_has_one_commander() -> None:
 def test_an_unknown_argument_is_refused_where_the_line_stands() -> None:
     with pytest.raises(SettingsError, match="state_directory"):
         Commander(Celery("typo"), state_directry="x")
+
+
+@pytest.mark.parametrize("rows", [0, 1001, True, 2.5, "many"])
+def test_a_page_of_flower_has_a_sensible_number_of_rows(rows: object) -> None:
+    with pytest.raises(SettingsError, match="flower_rows"):
+        resolve({"flower_rows": rows}, {}, {})
+    assert resolve({}, {"COMMANDER_FLOWER_ROWS": "7"}, {}).tasks.flower_rows == 7

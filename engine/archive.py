@@ -1,0 +1,92 @@
+"""Put sealed files that a snapshot replaces into the archive, and throw them away when they are old."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from .errors import LogUnavailable
+from .files import Files
+from .wal.layout import Layout
+from .wal.locks import Patience
+
+LOCK_NAME: Final = "compaction.lock"
+_CHUNK_BYTES: Final = 1024 * 1024
+
+
+@contextmanager
+def alone(layout: Layout, files: Files, lock_seconds: float) -> Iterator[None]:
+    """Let one process at a time take a snapshot, compact or prune.
+
+    A child that is forked meanwhile shares the lock; so it is given back, not only closed. Only a kill
+    in that moment leaves it to the child, until that ends.
+
+    Raises:
+        LockTimeout: somebody else had it for too long.
+    """
+    lock = files.open(layout.directory / LOCK_NAME, os.O_RDWR | os.O_CREAT)
+    try:
+        patience = Patience(files, lock_seconds)
+        while not files.try_lock(lock.fd):
+            patience.nap(lock, files.lock_holder)
+        try:
+            yield
+        finally:
+            files.unlock(lock.fd)
+    finally:
+        lock.close()
+
+
+def sha256_of(files: Files, path: Path) -> str:
+    """Hash a file, in bounded memory."""
+    opened = files.open_to_read(path)
+    try:
+        digest, offset = hashlib.sha256(), 0
+        while part := files.read(opened.fd, _CHUNK_BYTES, offset):
+            digest.update(part)
+            offset += len(part)
+    finally:
+        opened.close()
+    return digest.hexdigest()
+
+
+def move(layout: Layout, files: Files, path: Path) -> None:
+    """Move one file into the archive; when it returns, both directories are on disk.
+
+    Raises:
+        LogUnavailable: a file of that name lies there already, or it cannot be moved.
+    """
+    target = layout.archive / path.name
+    if files.exists(target):
+        raise LogUnavailable(layout.active, f"{target} is there already; move it away")
+    try:
+        files.rename(path, target)
+    except OSError as error:
+        reason = f"{path.name} cannot be archived: {error.strerror}"
+        raise LogUnavailable(layout.active, reason) from error
+
+
+def prune(layout: Layout, files: Files, now: datetime, days: float) -> int:
+    """Remove archived files that have lain here for `days`; return how many.
+
+    A file's age here is counted from its last change of name, as the file system keeps it.
+    """
+    before = (now - timedelta(days=days)).timestamp()
+    try:
+        names = sorted(os.listdir(layout.archive))
+    except FileNotFoundError:
+        return 0
+    removed = 0
+    for name in names:
+        path = layout.archive / name
+        if files.stat(os.fspath(path)).st_ctime < before:
+            files.remove(path)
+            removed += 1
+    if removed:
+        files.sync_directory(layout.archive)
+    return removed

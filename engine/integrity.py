@@ -1,0 +1,77 @@
+"""Name what verification can find. Never a bare yes or no."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+
+class Status(Enum):
+    """Name what verification found; the value is the exit code."""
+
+    OK_ANCHORED = 0
+    OK_UNANCHORED = 10
+    TORN_TAIL = 20
+    CORRUPT = 30
+    TRUNCATED = 31
+    FORKED = 32
+    GAP = 33
+    FOREIGN = 34
+    BAD_SIGNATURE = 35
+    UNAUTHORISED_COMPACTION = 36
+    STALE_ANCHOR = 37
+    SNAPSHOT_MISMATCH = 38
+    UNREADABLE = 40
+
+    @property
+    def is_good(self) -> bool:
+        """Tell whether the whole chain holds."""
+        return self in (Status.OK_ANCHORED, Status.OK_UNANCHORED)
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenAt:
+    """Say where the log stops being good; expected and found are hashes, where there are two."""
+
+    seq: int
+    path: str
+    offset: int
+    expected: str | None = None
+    found: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """Say up to where a log was found good: an event, its hash, its file, and the offset behind its line.
+
+    The next verification may go on from here. It is only as good as the place where it is kept.
+    """
+
+    seq: int
+    hash: str
+    file: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class IntegrityReport:
+    """Say what verification came to.
+
+    ``events`` hold, from ``first_seq`` on; ``head`` is the hash of the last of them, ``broken_at`` is what
+    comes next. ``verified`` is where to go on next time, when all is good. ``anchored_to`` is the highest
+    anchor that was found in the chain.
+    """
+
+    status: Status
+    events: int
+    head: str
+    broken_at: BrokenAt | None
+    reason: str
+    anchored_to: str | None = None
+    first_seq: int = 1
+    verified: Verified | None = None
+
+    @property
+    def exit_code(self) -> int:
+        """Return the status as a process would."""
+        return self.status.value
