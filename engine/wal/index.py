@@ -323,10 +323,12 @@ class Index:
         return [found[seq] for seq in sorted(found)]
 
     def _load_all(self, key: bytes) -> list[tuple[StoredLine, Event]]:
+        """Return what the hits in the log's files name.
+
+        Files that were compacted away may still be open here, but not every one of them was looked at before it
+        went. So none of them counts, and what is kept of the run is asked for instead.
+        """
         found = [self._load(key, hit) for hit in self._hits(key)]
-        if all(each is not None for each in found):
-            return [each for each in found if each is not None]
-        # Some of the files that are gone may still be open here: all of them or none.
         begins_at = self._begins_at
         return [each for each in found if each is not None and each[0].file >= begins_at]
 
