@@ -27,6 +27,7 @@ from celery_commander.engine import (
     DeadLetterResolved,
     Entry,
     Event,
+    HistoryArchived,
     LogUnavailable,
     RunHistory,
     RunState,
@@ -270,7 +271,10 @@ class DeadLetters:
 
     def _finish(self, letter: DeadLetter, answer: Said | None) -> Acted:
         """Do what was asked before and is not done yet; a second call of the same command after a crash comes here."""
-        events = self._commander.engine.history(letter.run_id)
+        try:
+            events = self._commander.engine.history(letter.run_id)
+        except HistoryArchived as error:
+            raise _resolved(letter) from error
         word, state = _counting_word(events, letter.id), RunHistory.of(events).state
         if word is None or word.type != RETRIED or not self._is_unfinished(letter, state):
             raise _resolved(letter)

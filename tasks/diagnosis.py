@@ -138,7 +138,8 @@ def _beat(commander: Commander) -> Iterator[Finding]:
         return
     every = float(getattr(entry["schedule"], "total_seconds", lambda: entry["schedule"])())
     if commander.store.rounds.is_due(f"check_health/{commander.namespace}", LATE_ROUNDS * every):
-        text = f"no health check was done for {LATE_ROUNDS} rounds: is `celery beat` running?"
+        late_seconds = LATE_ROUNDS * every
+        text = f"no health check was done in the last {late_seconds:g} s: is `celery beat` running?"
         yield _warn("beat", text)
     else:
         yield Finding("beat", Verdict.GOOD, f"it runs, and sends {names}")

@@ -21,6 +21,7 @@ from celery_commander.engine import (
     Compensate,
     Decision,
     Deliver,
+    HistoryArchived,
     LeaseStatus,
     LogCorrupt,
     LogError,
@@ -221,6 +222,8 @@ class RecoveryBootstrapper:
             if waiting is not None:
                 return Detail(state.run_id, "skip", waiting)
             return self._plan(state, status, policy)
+        except HistoryArchived:
+            return Detail(state.run_id, "skip", "finished")  # while this pass was under way
         except LogError:
             raise
         except Exception as error:

@@ -121,7 +121,9 @@ def _note(run: RunState) -> str:
         run.cancel_requested and f"cancel asked: {run.cancel_requested}",
         run.degraded and "ran unrecorded",
         run.open_steps and f"open steps {_numbers(run.open_steps)}",
-        run.owed and run.state in (State.ABORTED, State.STUCK) and f"owes {_numbers(run.owed)}",
+        run.owed
+        and run.state in (State.ABORTED, State.STUCK)
+        and f"owes undo of {_numbers(run.owed)}",
     ]
     return "; ".join(note for note in notes if note)
 

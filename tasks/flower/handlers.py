@@ -8,7 +8,15 @@ from dataclasses import dataclass, replace
 from flower.utils.tasks import get_task_by_id
 from tornado.web import HTTPError, authenticated
 
-from celery_commander.engine import Event, LeaseStatus, RunHistory, RunQuery, RunState, State
+from celery_commander.engine import (
+    Event,
+    HistoryArchived,
+    LeaseStatus,
+    RunHistory,
+    RunQuery,
+    RunState,
+    State,
+)
 
 from .base import Handler
 from .paging import Page
@@ -149,7 +157,14 @@ def find(books: Books, asked: RunQuery, *, size: int, page: str) -> Found:
 
 
 def read(books: Books, run_id: str) -> Story:
-    """Return one run's story, from the log itself, and who holds it now if that can be known."""
-    events = books.engine.history(run_id)
+    """Return one run's story, from the log itself, and who holds it now if that can be known.
+
+    Of a run that is over and was compacted away only its state is left here, and no events.
+    """
     lease = books.leases.status(run_id) if books.leases is not None else None
+    try:
+        events = books.engine.history(run_id)
+    except HistoryArchived:
+        settled = books.engine.settled_state(run_id)
+        return Story((), RunHistory(state=settled[0] if settled else None), lease)
     return Story(events, RunHistory.of(events), lease)

@@ -217,3 +217,17 @@ def _pages(browser: Browser) -> int:
     found = re.search(r"Events \S+ of \S+, page \d+ of (\d+)", browser.text())
     assert found is not None
     return int(found[1])
+
+
+def test_a_run_that_was_compacted_away_still_shows_how_it_ended(
+    past: Past, flower: Flower, browser: Browser
+) -> None:
+    with EventSourcingEngine.open(past.deployment.app.commander.engine_settings) as engine:
+        engine.snapshot("s")
+        engine.compact("s")
+
+    browser.open(f"{flower.url}/durable-run/{past.recovered}")
+
+    assert browser.text("#durable-state") == "COMMITTED"
+    assert "compacted away" in browser.text("#durable-archived")
+    assert browser.text(EVENTS).count("run.created") == 0
