@@ -145,10 +145,6 @@ def test_while_the_log_is_away_tasks_run_on_and_the_gap_is_counted(
     """A handler that failed was only logged, and tasks vanished from the record; see celery/celery issue 1582."""
     deployment, worker = start(observe_queue_events=10)
     story(deployment, deployment.send("says", "first"))
-    for (
-        pid
-    ) in worker.pool():  # both children have seen a task, or have their store from before the fork
-        assert pid
     wal = deployment.directory / "state" / "event-sourcing.wal"
     away = wal.rename(wal.with_suffix(".away"))
     sent = [deployment.send("says", str(number)) for number in range(40)]
