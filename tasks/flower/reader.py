@@ -115,9 +115,8 @@ class Reader:
             raise
 
     def _opened(self, commander: Commander) -> Books:
-        ours = may_write(
-            commander
-        )  # asked each time: what is open can be read when it is gone, too
+        # Asked each time: what is open can be read when it is gone, too.
+        ours = may_write(commander)
         with self._lock:
             if self._books is None or self._books[0] is not commander:
                 self._books = commander, self._open(commander, ours=ours)

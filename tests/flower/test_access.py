@@ -143,6 +143,9 @@ def test_a_log_of_another_user_is_read_and_nothing_is_written_beside_it(
 
 def test_a_page_that_waits_for_the_ledger_stops_nobody_else(past: Past, flower: Flower) -> None:
     commander = past.deployment.app.commander
+    assert (
+        flower.get("/durable-runs").status == 200
+    )  # everything is open; only the fold is left to wait for
     port = urlsplit(flower.url).port
     assert port is not None
     with (

@@ -63,6 +63,7 @@ def test_runs_are_found_by_state_by_task_and_by_the_beginning_of_an_id(
     browser.open(f"{flower.url}/durable-runs")
     browser.click("Compensated 1")
     assert column(browser.table(LIST), 0) == [past.refused]
+    assert "Runs: 1-1 of 1" in browser.text("#durable-runs")
 
     browser.open(f"{flower.url}/durable-runs?task=flow_safe")
     assert column(browser.table(LIST), 0) == [past.recovered]
@@ -184,7 +185,7 @@ def test_an_id_that_is_an_injection_is_only_text(
 def test_what_somebody_asks_for_or_names_a_task_is_only_text(
     past: Past, flower: Flower, browser: Browser
 ) -> None:
-    script = "</option></script><script>window.hacked=2</script>"
+    script = '"></option></script><script>window.hacked=2</script>'
     created: dict[str, Any] = {
         "task": script,
         "namespace": script,
