@@ -154,10 +154,13 @@ class EventSourcingEngine:
         """Wait until everything that this process has written is on disk."""
         self._log.sync()
 
-    def read_from(self, position: Position | str | None) -> Iterator[Event]:
+    def read_from(
+        self, position: Position | str | None, *, contents: frozenset[str] | None = None
+    ) -> Iterator[Event]:
         """Yield every event after `position`, verified, up to those written by now.
 
-        None: all that are there. A snapshot's name or id: what came after it.
+        None: all that are there. A snapshot's name or id: what came after it. Of types that `contents` does not name
+        (None: names all) only the outline comes: no run, an empty payload.
 
         Raises:
             UnknownSnapshot: no snapshot of that name or id counts.
@@ -165,7 +168,7 @@ class EventSourcingEngine:
             LogCorrupt: a line does not follow from the one before it.
             LogMoved: there is no event at the position.
         """
-        return self._log.reader.read(self._position_of(position))
+        return self._log.reader.read(self._position_of(position), contents)
 
     async def stream_from(
         self, position: Position | str | None, follow: bool = False

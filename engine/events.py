@@ -188,6 +188,22 @@ def decode_line(parts: LineParts, position: Position) -> Event:
     )
 
 
+def outline(parts: LineParts, position: Position) -> Event:
+    """Return a verified line's event without its content, for whoever only counts it or looks at its type."""
+    return Event(
+        position,
+        position.seq,
+        parts.id.decode("ascii"),
+        parts.type.decode("ascii"),
+        read_timestamp(parts.timestamp),
+        None,
+        {},
+        parts.hash.decode("ascii"),
+        None,
+        None,
+    )
+
+
 def format_timestamp(moment: datetime) -> bytes:
     """Return the 27 bytes ``YYYY-MM-DDTHH:MM:SS.ffffffZ`` of an aware moment."""
     utc = moment if moment.tzinfo is UTC else moment.astimezone(UTC)

@@ -32,7 +32,7 @@ from .events import Event, Position
 from .fold import DURABLE_TYPES, FOLD_VERSION, fold_all
 from .ledger_counts import count_state, count_unrecorded
 from .ledger_rows import Diverged, load, save, unpack, unpack_moment
-from .ledger_tallies import Gaps, cover, grown_by, tallies
+from .ledger_tallies import COUNTED_TYPES, Gaps, cover, grown_by, tallies
 from .ledger_view import LedgerView, restore
 from .letters import project as project_dead_letters
 from .run_query import RunQuery
@@ -264,7 +264,7 @@ class RunLedger:
             return 0, through.position.seq if through else 0
         grown = self._fold_runs(connection, events, through)
         self._advance(connection, events, through, grown=grown)
-        backlog = cover(connection, events, self._engine.read_from)
+        backlog = cover(connection, events, self._read)
         if backlog is not None:
             connection.execute(update(folded).values(backlog=backlog))
         return len(events), events[-1].seq
@@ -278,13 +278,17 @@ class RunLedger:
             values = self._folded_values(head.position, head.hash, before=head.position)
             connection.execute(insert(folded), {"id": 1, **values, "backlog": 0, "gaps": 0})
 
+    def _read(self, position: Position | None) -> Iterator[Event]:
+        """Read on behind a position; of what is not folded, as observations are, only outlines."""
+        return self._engine.read_from(position, contents=COUNTED_TYPES)
+
     def _unread(self, through: _Through | None) -> Iterator[Event]:
         """Return the events after `through`, once the last folded one was found unchanged."""
         if through is None:
-            return self._engine.read_from(None)
+            return self._read(None)
         if through.before == through.position:  # a snapshot, checked as a whole
-            return self._engine.read_from(through.position)
-        events = self._engine.read_from(through.before)
+            return self._read(through.position)
+        events = self._read(through.before)
         try:
             last = next(events, None)
         except (LogCorrupt, LogMoved, ForeignLog) as error:

@@ -24,6 +24,8 @@ from .tables import folded, runs
 
 SNAPSHOT_CREATED: Final = "snapshot.created"
 GAP: Final = "subscriber.gap"
+COUNTED_TYPES: Final = DURABLE_TYPES | {GAP, SNAPSHOT_CREATED}
+"""The types of which the ledger needs the content."""
 
 _UNSETTLED: Final = runs.c.settled == literal_column("0")
 _COUNT: Final = (

@@ -16,7 +16,7 @@ from typing import NamedTuple
 from ..chain import HASH_BYTES, LINE_BYTES_MAX, follows, split_line
 from ..control import Control, Head, Promise
 from ..errors import ForeignLog, LogCompacted, LogCorrupt, LogMoved, LogUnavailable
-from ..events import Event, Position, decode_line
+from ..events import Event, Position, decode_line, outline
 from ..files import Files, Opened
 from .layout import Layout
 from .lines import Line, read_lines
@@ -113,8 +113,13 @@ class Reader:
                 self._open_files.pop(next(iter(self._open_files))).close()
         return found
 
-    def read(self, position: Position | None) -> Iterator[Event]:
+    def read(
+        self, position: Position | None, contents: frozenset[str] | None = None
+    ) -> Iterator[Event]:
         """Yield every event after `position` (None: from the first), each checked against the chain.
+
+        Of types that `contents` does not name (None: names all) the content is not taken apart: they come without a
+        run and with an empty payload.
 
         Raises:
             LogCompacted: what comes after the position was compacted away.
@@ -123,9 +128,11 @@ class Reader:
         """
         head = self.published()[0]
         last = head.file if head is not None else self.numbers()[-1]
-        yield from self._follow(self._start(position, head), last, head)
+        yield from self._follow(self._start(position, head), last, head, contents)
 
-    def _follow(self, start: Start, last: int, head: Head | None) -> Iterator[Event]:
+    def _follow(
+        self, start: Start, last: int, head: Head | None, contents: frozenset[str] | None = None
+    ) -> Iterator[Event]:
         """Yield the events from a start to the end of the last file, or to the published end."""
         log, seq, hash_, offset = start
         try:
@@ -136,7 +143,7 @@ class Reader:
                     if not line.complete and line.fault is None and head is None and is_last:
                         return  # the last line is still being written, or torn
                     seq += 1
-                    event = self.check(line, seq, hash_, log)
+                    event = self.check(line, seq, hash_, log, contents=contents)
                     yield event
                     hash_ = line.data[:HASH_BYTES]
                 if is_last:
@@ -163,7 +170,15 @@ class Reader:
             seq, hash_ = event.seq, event.hash
         return seq, hash_
 
-    def check(self, line: Line, seq: int, previous: bytes, log: LogFile) -> Event:
+    def check(
+        self,
+        line: Line,
+        seq: int,
+        previous: bytes,
+        log: LogFile,
+        *,
+        contents: frozenset[str] | None = None,
+    ) -> Event:
         """Return the event on a line, or say what is wrong with the line.
 
         Raises:
@@ -176,8 +191,11 @@ class Reader:
             raise self._corrupt(seq, line, log, "the line does not stand in the grammar")
         if not follows(previous, line.data):
             raise self._corrupt(seq, line, log, "the hash does not follow from the line before")
+        position = Position(seq, log.header.first_seq, line.offset)
         try:
-            return decode_line(parts, Position(seq, log.header.first_seq, line.offset))
+            if contents is not None and parts.type.decode("ascii") not in contents:
+                return outline(parts, position)
+            return decode_line(parts, position)
         except (ValueError, KeyError, RecursionError) as error:
             raise self._corrupt(seq, line, log, f"the payload cannot be read: {error}") from error
 

@@ -338,3 +338,20 @@ def test_depth_is_bounded_on_the_way_in(tmp_path: Path) -> None:
         for levels in (129, 10_000):
             with pytest.raises(InvalidEvent):
                 log.append("note", nested(levels))
+
+
+def test_of_types_that_are_not_asked_for_only_an_outline_comes(tmp_path: Path) -> None:
+    with open_log(tmp_path) as log:
+        wanted = log.append("a.wanted", {"i": 1}, run_id="r")
+        other = log.append("a.other", {"secret": 2}, run_id="r")
+
+        first, second, third = log.read_from(None, contents=frozenset({"a.wanted"}))
+
+        assert first.payload == {}
+        assert second == wanted
+        assert (third.position, third.hash, third.type) == (
+            other.position,
+            other.hash,
+            other.type,
+        )
+        assert (third.run_id, third.payload) == (None, {})

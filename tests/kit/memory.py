@@ -91,8 +91,10 @@ class MemoryLog:
         """Make everything durable."""
         self._durable_seq = len(self._events)
 
-    def read_from(self, position: Position | None = None) -> Iterator[Event]:
-        """Yield the events after *position* in order; None: from the first one."""
+    def read_from(
+        self, position: Position | None = None, *, contents: frozenset[str] | None = None
+    ) -> Iterator[Event]:
+        """Yield the events after *position* in order; None: from the first one. Contents are always there."""
         seq = 0 if position is None else position.seq
         while seq < len(self._events):
             yield self._events[seq]
