@@ -8,6 +8,7 @@ from celery_commander.engine import RunAborted, register_type
 from .answers import Answer, NotDone, Unknown
 from .bus import MessageBus
 from .bus_message import BusMessage
+from .compensation import CompensationBridge
 from .current_run import current_run
 from .dead_letters import Acted, DeadLetters, Said
 from .durable import DurableTask
@@ -46,6 +47,8 @@ __all__ = [
     "Detail",
     "RecoveryBootstrapper",
     "RecoveryResult",
+    # Rollbacks
+    "CompensationBridge",
     # Dead letters
     "Acted",
     "DeadLetters",

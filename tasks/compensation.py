@@ -48,21 +48,43 @@ ALLOWED_DEATHS = 3
 """How many tries of an undo may end with its process, beside those that fail, before its run is stuck."""
 
 
-def start(commander: Commander, run_id: str) -> None:
-    """Publish the chain that undoes what a run still owes; a run that owes nothing is settled here.
+class CompensationBridge:
+    """Turn what an aborted run owes into a Celery chain, the last step first: `app.commander.compensation`."""
 
-    Nothing is raised when the broker is away: the run stays ABORTED with its undos owed, and recovery comes back to it.
-    """
-    history = commander.history(run_id)
-    if history.state is None or history.state.state is not State.ABORTED:
-        return
-    try:
-        if history.owed:
-            undo_chain(commander.app, history).apply_async()
-        else:
-            _settle(commander, run_id)
-    except Exception as error:  # noqa: BLE001  # whatever the broker raises; recovery comes back to the run
-        logger.warning("The undo of run %s could not be started, recovery will: %s", run_id, error)
+    def __init__(self, commander: Commander) -> None:
+        self._commander = commander
+
+    def owed(self, run_id: str) -> tuple[Entry, ...]:
+        """Return the steps of which the undo would run if the run were rolled back now, newest first."""
+        owed: tuple[Entry, ...] = self._commander.history(run_id).owed
+        return owed
+
+    def chain(self, run_id: str) -> Any:
+        """Return the chain that `start` would publish, or None where there is nothing to undo."""
+        history = self._commander.history(run_id)
+        if history.state is None or history.state.state is not State.ABORTED or not history.owed:
+            return None
+        return undo_chain(self._commander.app, history)
+
+    def start(self, run_id: str) -> None:
+        """Publish the chain that undoes what a run still owes; a run that owes nothing is settled here.
+
+        Nothing happens to a run that is not ABORTED, and nothing is raised when the broker is away: then the run stays
+        ABORTED with its undos owed, and recovery comes back to it. So it may be called again whenever a chain's fate
+        is unclear: a link that finds its step undone does nothing.
+        """
+        history = self._commander.history(run_id)
+        if history.state is None or history.state.state is not State.ABORTED:
+            return
+        try:
+            if history.owed:
+                undo_chain(self._commander.app, history).apply_async()
+            else:
+                _settle(self._commander, run_id)
+        except Exception as error:  # noqa: BLE001  # whatever the broker raises; recovery comes back to the run
+            logger.warning(
+                "The undo of run %s could not be started, recovery will: %s", run_id, error
+            )
 
 
 def undo_chain(app: Celery, history: RunHistory) -> Any:
@@ -110,7 +132,7 @@ def register_tasks(app: Celery) -> None:
         """Settle an aborted run once nothing is owed, or start the next chain."""
         history = self.app.commander.history(run_id)
         if history.state is not None and history.state.generation == generation:
-            start(self.app.commander, run_id)
+            self.app.commander.compensation.start(run_id)
 
 
 def _undo_one(link: Task, ownership: Ownership, step: int, generation: int) -> float | None:

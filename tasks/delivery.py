@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING
 
 from celery_commander.engine import LogError, State, StoreUnavailable
 
-from . import compensation
 from .errors import UNRECORDED
 from .ownership import owned
 
@@ -44,7 +43,7 @@ def told(commander: Commander, run_id: str, *, failure: BaseException | None = N
     finally:
         ownership.release()
     if ownership.outcome is State.ABORTED:
-        compensation.start(commander, run_id)
+        commander.compensation.start(run_id)
 
 
 def _outcome_was_told(outcome: State | None, failure: BaseException | None) -> bool:

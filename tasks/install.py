@@ -21,7 +21,7 @@ from celery_commander.engine import (
 )
 
 from .bus import MessageBus, install_bus
-from .compensation import register_tasks
+from .compensation import CompensationBridge, register_tasks
 from .dead_letters import DeadLetters
 from .degraded import Degraded
 from .durable import install_task_class
@@ -69,6 +69,7 @@ class Commander:
         self._lock = threading.RLock()
         self.watcher: Watcher | None = None
         self.bootstrapper = RecoveryBootstrapper(self)
+        self.compensation = CompensationBridge(self)
         self.bus = MessageBus(self)
         self.health = FleetHealth(self)
         self.health.contribute("bus", self.bus.health_facts)

@@ -34,7 +34,6 @@ from celery_commander.engine import (
     plan,
 )
 
-from . import compensation
 from .announcing import announce
 from .checkpoints import named, valid_checkpoints
 from .gate import fork_gate
@@ -226,6 +225,6 @@ def _send(commander: Commander, taken: Taken) -> None:
         case Requeue() | Republish() | Deliver():
             publish_again(commander, of_created(taken.ownership.history.created))
         case Abort() | Compensate():
-            compensation.start(commander, taken.ownership.run_id)
+            commander.compensation.start(taken.ownership.run_id)
         case Skip() | Wait() | Park() | ParkVersion():
             pass
