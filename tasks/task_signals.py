@@ -1,6 +1,6 @@
 """Listen to Celery's signals about plain tasks, in workers only, and tell the subscriber.
 
-What a handler may rely on, by Celery's own sources (5.5 to 5.7):
+What a handler may rely on, by Celery's own sources (5.7):
 
 - task_success carries no id; the request of its sender, the task, does. So do task_prerun, task_retry and a failure
   in a pool's child: their requests are on the task's stack.
