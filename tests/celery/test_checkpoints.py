@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import sqlite3
+from typing import Literal
 
 import pytest
 
 from celery_commander.engine import Event, State
 from tests.celery.conftest import Deployment
-from tests.kit import wait_until
+from tests.kit import CrashPoint, wait_until
 
 pytestmark = [pytest.mark.celery, pytest.mark.crash]
 
@@ -79,6 +80,38 @@ def test_a_changed_body_goes_on_from_its_checkpoint_and_repeats_nothing(
         "checkpoint",
     ]
     second.wait_log("goes on from checkpoint")
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_between_the_content_and_its_event_costs_nothing(
+    deployment: Deployment, when: Literal["before", "after"]
+) -> None:
+    point = CrashPoint("checkpoint.saved", deployment.directory, when=when)
+    deployment.worker(concurrency=1, env=point.environment())
+    run_id = deployment.send("flow_saved", "ann")
+
+    (state,) = deployment.wait_ended(run_id)
+
+    assert point.fired
+    assert (state.state, state.attempt) == (State.COMMITTED, 2)
+    assert begun(deployment) == {"zero": 0, "one": 1, "two": 1, "three": 1, "four": 1}
+    assert len(of_type(deployment, run_id, "checkpoint.saved")) == 1
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_around_the_decision_to_begin_at_a_checkpoint_loses_nothing(
+    deployment: Deployment, when: Literal["before", "after"]
+) -> None:
+    run_id = killed_in_the_last_step(deployment)
+    # The first is recovery's, of the killed worker; the second that of the body which differs.
+    point = CrashPoint("run.requeued", deployment.directory, nth=2, when=when)
+    deployment.worker("w2", concurrency=1, env=CHANGED | point.environment())
+
+    (state,) = deployment.wait_ended(run_id)
+
+    assert point.fired
+    assert (state.state, state.conflict) == (State.COMMITTED, True)
+    assert begun(deployment) == {"zero": 0, "one": 1, "two": 1, "three": 1, "four": 2}
 
 
 def test_a_worker_that_is_killed_after_the_restart_begins_at_the_same_checkpoint(
