@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -154,6 +155,14 @@ def test_a_step_in_doubt_must_be_one_that_a_replay_could_settle(
     read = history(*SAVED, ("step.started@5", settled_by))
 
     assert [one.id for one in read.restarts()] == offered
+
+
+def test_a_state_from_behind_a_step_in_doubt_is_never_offered() -> None:
+    read = history(*SAVED, ("step.started@5", {"resolve": True}))
+
+    behind = tuple(replace(one, step=3) for one in read.checkpoints)
+
+    assert replace(read, checkpoints=behind).restarts() == ()
 
 
 def test_a_hole_before_a_checkpoint_is_bridged_and_one_behind_it_is_not() -> None:

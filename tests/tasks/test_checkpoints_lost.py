@@ -108,3 +108,21 @@ def test_a_store_that_cannot_be_read_is_no_reason_to_begin_anew(flow: Flow) -> N
     assert "checkpoints.sqlite cannot be used now" in flow.reason()
     with pytest.raises(StoreUnavailable):
         flow.bench.app.commander.checkpoints.run_ids()
+
+
+def test_recovery_waits_for_a_store_that_cannot_be_read_before_a_restart(
+    flow: Flow, caplog: pytest.LogCaptureFixture
+) -> None:
+    flow.start()
+    flow.before = ("z",)
+    flow.deliver()
+    flow.bench.app.commander.close()
+    for path in flow.database.parent.glob("checkpoints.sqlite*"):
+        path.write_bytes(b"no database at all, " * 400)
+
+    assert flow.deliver() == "IGNORED"
+    result = flow.bench.app.commander.bootstrapper.bootstrap()
+
+    assert [detail.reason for detail in result.details] == ["its checkpoints cannot be read now"]
+    assert flow.bench.state() is State.EXECUTING
+    assert "may have to wait" in caplog.text
