@@ -86,17 +86,3 @@ def test_an_aborted_run_that_owes_nothing_is_settled_at_once(
     run_of(bench, 0)
 
     assert bench.state() is State.COMPENSATED
-
-
-def test_a_broker_that_is_away_leaves_the_run_for_recovery(
-    bench: Bench, bridge: CompensationBridge
-) -> None:
-    run_id = run_of(bench, 1)
-    bench.app.conf.broker_url = "amqp://127.0.0.1:1//"
-    bench.app.conf.task_publish_retry = False
-    bench.app.pool.force_close_all()
-
-    bridge.start(run_id)
-
-    assert bench.state() is State.ABORTED
-    assert [entry.step for entry in bridge.owed(run_id)] == [0]
