@@ -39,6 +39,7 @@ SUFFIX: Final = ".snapshot"
 
 T = TypeVar("T")
 
+_CONTENTS: Final = frozenset({SNAPSHOT_CREATED})
 _LOOKS: Final = 50
 _LOOK_SECONDS: Final = 0.01
 
@@ -317,11 +318,16 @@ class Snapshots:
     def _told(self, position: Position) -> Iterator[Event]:
         """Yield what the log says of snapshots behind a position."""
         try:
-            for event in self._log.reader.read(position):
+            for event in self._log.reader.read(position, _CONTENTS):
                 if event.type == SNAPSHOT_CREATED:
                     yield event
         except LogMoved:
             return  # it was taken of another past, or what said that it counts was compacted away
+
+    def _told_names(self) -> set[object]:
+        """Return the names of all files of which the log says anything; it is read whole."""
+        events = self._log.reader.read(None, _CONTENTS)
+        return {event.payload.get("file") for event in events}
 
     def _remember(self, event: Event, path: Path) -> Snapshot:
         data = event.payload
@@ -344,12 +350,17 @@ class Snapshots:
             raise SnapshotMismatch(path, "its first line does not fit its name")
 
     def _remove_leftovers(self) -> None:
-        """Remove what a killed one left; what does not look like ours is left to `check`."""
+        """Remove what a killed one left: files of which the log says nothing; the others are left to `check`.
+
+        The log is asked by the file's name alone, since its first line may be what was harmed.
+        """
         for path in self._layout.snapshots.glob(f"*{SUFFIX}{PARTIAL}"):
             self._files.remove(path)
         self.retire()
-        for path in self._paths():
-            if self._find(path) is None:
+        unknown = [path for path in self._paths() if self._find(path) is None]
+        told = self._told_names() if unknown else set()
+        for path in unknown:
+            if path.name not in told:
                 try:
                     self._refuse_another_name(path)
                 except SnapshotMismatch:
