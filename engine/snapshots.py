@@ -13,20 +13,23 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
 
 from .archive import alone, move
-from .errors import LogMoved, SnapshotMismatch, UnknownSnapshot
+from .errors import LogMoved, LogUnavailable, SnapshotMismatch, UnknownSnapshot
 from .events import Event, NewEvent, Position
 from .fold import FOLD_VERSION
 from .ids import new_event_id
+from .ledger_rows import Diverged
 from .ledger_tallies import SNAPSHOT_CREATED
 from .ledger_view import LedgerView, state_of
 from .letters import keeps_events
 from .settings import Settings
+from .snapshot_content import Incomplete, fill
 from .snapshot_file import Head, SnapshotFile, SnapshotWriter
 from .states import RunState
 from .wal import FileLog, StoredLine
@@ -98,8 +101,11 @@ class Snapshots:
             self._remove_leftovers()
             self._log.seal()
             ledger.catch_up()
-            with ledger.view() as view:
-                path, data = self._write(name, view)
+            try:
+                path, data = self._write(name, ledger)
+            except Diverged:
+                ledger.rebuild()
+                path, data = self._write(name, ledger)
             event = self._log.append([NewEvent(SNAPSHOT_CREATED, data)], wait=True)[0]
             self._log.sync()
         return self._remember(event, path)
@@ -229,6 +235,15 @@ class Snapshots:
         file, head = self.newest()
         return [line for line in file.lines(run_id) if line.seq <= head.position.seq]
 
+    def fence(self, run_id: str) -> int:
+        """Return the highest token of a run as its state has it; 0 when it is not known.
+
+        Raises:
+            SnapshotMismatch: as for lines.
+        """
+        known = self.state(run_id)
+        return 0 if known is None else known[0].token
+
     def state(self, run_id: str) -> tuple[RunState, int] | None:
         """Return a run's state in the newest snapshot, and up to which event; None if it is not there.
 
@@ -239,7 +254,11 @@ class Snapshots:
         row = file.run(run_id)
         return None if row is None else (state_of(row), head.position.seq)
 
-    def _write(self, name: str, view: LedgerView) -> tuple[Path, dict[str, Any]]:
+    def _write(self, name: str, ledger: RunLedger) -> tuple[Path, dict[str, Any]]:
+        with ledger.view() as view:
+            return self._write_view(name, view)
+
+    def _write_view(self, name: str, view: LedgerView) -> tuple[Path, dict[str, Any]]:
         now = self._now()
         id_ = str(new_event_id(now))
         through = view.position.seq
@@ -260,9 +279,13 @@ class Snapshots:
             self._fill(writer, view)
             sha256 = writer.finish()
             self._files.sync(opened.fd)
+            self._files.rename(partial, path)
+        except OSError as error:
+            raise LogUnavailable(path, f"it cannot be written: {error.strerror}") from error
         finally:
             opened.close()
-        self._files.rename(partial, path)
+            with suppress(OSError):
+                self._files.remove(partial)
         return path, {
             "id": id_,
             "name": name,
@@ -276,16 +299,15 @@ class Snapshots:
         }
 
     def _fill(self, writer: SnapshotWriter, view: LedgerView) -> None:
-        for table, row in view.others():
-            writer.row(table, row)
-        for run_id, row in view.runs():
-            writer.run(run_id, row)
         now, days = self._now(), self._settings.dead_letter_days
-        for state in view.unfinished():
-            if not state.settled or keeps_events(state, now, days=days):
-                for stored in self._log.index.lines(state.run_id):
-                    if stored.seq <= view.position.seq:
-                        writer.event(state.run_id, stored)
+
+        def keeps(state: RunState) -> bool:
+            return not state.settled or keeps_events(state, now, days=days)
+
+        try:
+            fill(writer, view, self._log.index, keeps)
+        except Incomplete as error:
+            raise Diverged(self._settings.ledger_path, str(error)) from error
 
     def _paths(self, first_seq: int = 0) -> list[Path]:
         """Return the files of snapshots that reach the event before `first_seq`, oldest first."""

@@ -61,6 +61,9 @@ class Retained(Protocol):
     def lines(self, run_id: str) -> list[StoredLine]:
         """Return the lines of a run that are kept, in order; none for a run that is not known."""
 
+    def fence(self, run_id: str) -> int:
+        """Return the highest fencing token of a run, finished or not, in what is gone; 0 without one."""
+
 
 class _Goal(NamedTuple):
     """Say how far to look: a file, and the offset in it."""
@@ -116,8 +119,8 @@ class Index:
         fence = self._fences.get(key, 0)
         if self._begins_at > 1 and key not in self._asked:
             # A file may have gone before it was looked at, with the newest fence of a run in it.
-            kept = (_token_of(each.line) for each in self._kept(run_id) if _is_fence(each.line))
-            self._fences[key] = fence = max(fence, *kept, 0)
+            kept = self._retained.fence(run_id) if self._retained is not None else 0
+            self._fences[key] = fence = max(fence, kept)
             self._asked.add(key)
         return fence
 
@@ -132,15 +135,19 @@ class Index:
             LockTimeout: another thread is looking at a long log.
             LogCorrupt: a line of the run does not verify.
         """
-        return [event for _, event in self._alone(partial(self._read, run_id))]
+        return [event for _, event in self.entries(run_id)]
 
-    def lines(self, run_id: str) -> list[StoredLine]:
-        """Return the same as stored lines.
+    def entries(self, run_id: str) -> list[tuple[StoredLine, Event]]:
+        """Return the same, each with the line that it stands on.
 
         Raises:
             LockTimeout, LogCorrupt: as for history.
         """
-        return [line for line, _ in self._alone(partial(self._read, run_id))]
+        return self._alone(partial(self._read, run_id))
+
+    def start_over(self) -> None:
+        """Throw away what is known; whoever asks next has the whole log looked through."""
+        self._alone(self._discard)
 
     def _alone(self, work: Callable[[], T]) -> T:
         """Run `work` in one thread at a time; see append.py on why giving back is done twice."""

@@ -22,7 +22,7 @@ create table if not exists mark (one integer primary key check (one = 1), versio
 
 
 class IndexLost(Exception):
-    """The database could not be asked."""
+    """The database could not be asked, or is not the one any more that was relied on."""
 
 
 class Mark(NamedTuple):
@@ -43,7 +43,7 @@ class IndexStore:
         self._log_id = log_id
         self._connection: sqlite3.Connection | None = None
         self._parents: list[sqlite3.Connection] = []
-        self._has_rows = False
+        self._relied_on = 0  # up to which seq its hits are counted with
         self._pid = os.getpid()
 
     def forget(self) -> None:
@@ -62,7 +62,7 @@ class IndexStore:
 
     def holds_anything(self) -> bool:
         """Tell whether hits may have come from the database."""
-        return self._has_rows
+        return self._relied_on > 0
 
     def load(self, is_of: Callable[[Mark], bool]) -> Mark | None:
         """Return how far the database goes, or None; one that is not of this log is removed."""
@@ -77,9 +77,9 @@ class IndexStore:
         if not is_ours:
             self.discard()
             return None
-        if mark is None:
+        if mark is None or mark.seq < self._relied_on:
             return None
-        self._has_rows = True
+        self._relied_on = mark.seq
         return mark
 
     def fences(self) -> dict[bytes, int]:
@@ -91,7 +91,7 @@ class IndexStore:
 
     def hits(self, key: bytes) -> list[tuple[int, ...]]:
         """Return where the events of a run are."""
-        if not self._has_rows:
+        if not self._relied_on:
             return []
         query = "select seq, file, last, start, stop from hits where run = ? order by seq"
         try:
@@ -114,15 +114,15 @@ class IndexStore:
                         "insert or replace into mark values (1, ?, ?, ?, ?, ?, ?, ?)",
                         (VERSION, self._log_id, *mark),
                     )
-        except (sqlite3.Error, OSError):
-            return False  # busy, or broken: the tail stays in memory, which is only larger
-        self._has_rows = True
+        except (sqlite3.Error, OSError, IndexLost):
+            return False  # busy, broken or another: the tail stays in memory, which is only larger
+        self._relied_on = mark.seq
         return True
 
     def discard(self) -> None:
         """Remove the database; it is made again when there is enough to put in."""
         self.close()
-        self._has_rows = False
+        self._relied_on = 0
         for suffix in ("", "-wal", "-shm"):
             try:
                 Path(f"{self._path}{suffix}").unlink(missing_ok=True)
@@ -150,7 +150,16 @@ class IndexStore:
             connection.execute("pragma journal_mode = wal")
             connection.execute("pragma synchronous = normal")
             connection.executescript(_SCHEMA)
+            self._refuse_another(connection)
         return self._connection
+
+    def _refuse_another(self, connection: sqlite3.Connection) -> None:
+        """See that a database just opened still goes as far as it was relied on: it may be removed at any time."""
+        if self._relied_on:
+            row = connection.execute("select log, seq from mark").fetchone()
+            if row is None or row[0] != self._log_id or row[1] < self._relied_on:
+                self.close()
+                raise IndexLost
 
 
 def _add(

@@ -61,4 +61,5 @@ def hash_of(states: dict[str, RunState]) -> str:
 
 def stored(engine: EventSourcingEngine, run_ids: list[str]) -> dict[str, list[bytes]]:
     """Return the lines of runs byte for byte."""
-    return {run_id: [each.line for each in engine._log.index.lines(run_id)] for run_id in run_ids}
+    entries = engine._log.index.entries
+    return {run_id: [stored.line for stored, _ in entries(run_id)] for run_id in run_ids}
