@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import os
 import threading
 from collections.abc import Callable
@@ -22,6 +23,7 @@ from celery_commander.engine import (
 from celery_commander.engine.files import Files
 from celery_commander.engine.wal.layout import Layout
 from celery_commander.engine.wal.segments import sealed_segments
+from tests.kit.workers import ROOT
 
 from .forked import Forked
 from .logs import (
@@ -49,6 +51,22 @@ def test_a_log_of_many_files_is_read_as_one(tmp_path: Path) -> None:
     assert [(each.first_seq, each.last_seq) for each in segments] == [(1, 4), (5, 7), (8, 10)]
     assert [each.bytes for each in segments] == [each.path.stat().st_size for each in segments]
     assert {each.path.stat().st_nlink for each in segments} == {1}
+
+
+@pytest.mark.parametrize("number", [1, 5, 8])
+def test_the_verifier_that_the_format_shows_reads_any_file_of_a_log(
+    tmp_path: Path, number: int
+) -> None:
+    page = (ROOT / "docs" / "log-format.md").read_text(encoding="utf-8")
+    shown = page.partition("```python\n")[2].partition("```")[0]
+    data = Layout.of(segmented(tmp_path)).segment(number).read_bytes()
+    header, *lines = data.splitlines(keepends=True)
+    names = {"hashlib": hashlib, "header": header, "lines_after_the_header": lines}
+    exec(shown, dict(names))
+    for at in range(len(lines)):
+        damaged = [line.replace(b"|", b"/", 1) if n == at else line for n, line in enumerate(lines)]
+        with pytest.raises(AssertionError):
+            exec(shown, {**names, "lines_after_the_header": damaged})
 
 
 def test_every_position_stays_good_when_its_file_is_sealed(tmp_path: Path) -> None:
