@@ -20,6 +20,7 @@ from celery_commander.engine import (
     HistoryArchived,
     LogCompacted,
     Position,
+    RunState,
     Status,
     UnknownSnapshot,
 )
@@ -35,7 +36,7 @@ from tests.engine.histories import (
 )
 from tests.engine.ledgers import DELIVERS, lines_of, rows, write
 from tests.engine.logs import flip
-from tests.engine.test_ledger_is_the_fold import MOVE, chosen
+from tests.engine.test_ledger_is_the_fold import MOVE, make_move
 from tests.kit.workers import ROOT
 
 GOOD = Status.OK_UNANCHORED
@@ -353,23 +354,12 @@ def _note(engine: EventSourcingEngine, seen: dict[str, list[int]], through: int)
 def test_the_ledger_is_the_fold_of_all_events_ever_whatever_was_compacted(
     moves: list[tuple[int, int, int, str, str | None]], cuts: list[str]
 ) -> None:
-    from contextlib import suppress
-
-    from celery_commander.engine import InvalidEvent, RunState, state_after
-
     with TemporaryDirectory() as folder:
         directory = Path(folder)
         states: dict[str, RunState] = {}
         with opened(directory) as engine, ledger_of(engine, directory / "other.sqlite") as ledger:
             for move, cut in zip(moves, cuts * 8, strict=False):
-                run_id = f"r-{move[0]}"
-                with suppress(Fenced, InvalidEvent):
-                    new = chosen(states.get(run_id), run_id, move)
-                    after = state_after(
-                        states.get(run_id), engine.append_many([new], wait=False)[0]
-                    )
-                    if after is not None:
-                        states[run_id] = after
+                make_move(engine, states, move)
                 if cut == "seal":
                     engine.seal()
                 elif cut:

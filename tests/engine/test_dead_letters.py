@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -15,9 +14,8 @@ from hypothesis import strategies as st
 from celery_commander.engine.database import Database
 from celery_commander.engine.dead_letters import DeadLetterQueue
 from celery_commander.engine.engine import EventSourcingEngine
-from celery_commander.engine.errors import Fenced, InvalidEvent
 from celery_commander.engine.events import NewEvent
-from celery_commander.engine.fold import RunState, State, Void, state_after
+from celery_commander.engine.fold import RunState, State, Void
 from celery_commander.engine.history import RunHistory
 from celery_commander.engine.ledger import RunLedger
 from celery_commander.engine.letters import Category, DeadLetter, keeps_events, letters_of
@@ -38,7 +36,7 @@ from tests.engine.story import (
     existing,
     told,
 )
-from tests.engine.test_ledger_is_the_fold import MOVE, chosen
+from tests.engine.test_ledger_is_the_fold import MOVE, make_move
 
 POISON = (*EXECUTING, ("run.aborted@5", {"reason": "poison"}))
 DIED = (*EXECUTING, "run.fenced@6", "run.requeued@6")
@@ -143,12 +141,7 @@ def check_letters(
         ledger = RunLedger(database, engine)
         states: dict[str, RunState] = {}
         for number, move in enumerate(moves):
-            run_id = f"r-{move[0]}"
-            new = chosen(states.get(run_id), run_id, move)
-            with suppress(Fenced, InvalidEvent):
-                state = state_after(states.get(run_id), engine.append_many([new], wait=False)[0])
-                if state is not None:
-                    states[run_id] = state
+            make_move(engine, states, move)
             if number % cuts[number % len(cuts)] == 0:
                 ledger.catch_up(limit=1 + number % 7)
         ledger.catch_up()

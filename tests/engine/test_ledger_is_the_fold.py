@@ -65,6 +65,20 @@ def valid(state: RunState | None, new: NewEvent) -> bool:
     return after is not None and after.last_seq == 10**6
 
 
+def make_move(
+    engine: EventSourcingEngine,
+    states: dict[str, RunState],
+    move: tuple[int, int, int, str, str | None],
+) -> None:
+    """Append what a move comes to, and fold it upon what is known; nothing happens where the log keeps it out."""
+    run_id = f"r-{move[0]}"
+    new = chosen(states.get(run_id), run_id, move)
+    with suppress(Fenced, InvalidEvent):
+        after = state_after(states.get(run_id), engine.append_many([new], wait=False)[0])
+        if after is not None:
+            states[run_id] = after
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     moves=st.lists(MOVE, min_size=1, max_size=60),
@@ -83,12 +97,7 @@ def check_fold_is_ledger(
         ledger = RunLedger(database, engine)
         states: dict[str, RunState] = {}
         for number, move in enumerate(moves):
-            run_id = f"r-{move[0]}"
-            new = chosen(states.get(run_id), run_id, move)
-            with suppress(Fenced, InvalidEvent):  # what the log itself keeps out
-                after = state_after(states.get(run_id), engine.append_many([new], wait=False)[0])
-                if after is not None:
-                    states[run_id] = after
+            make_move(engine, states, move)
             if number % cuts[number % len(cuts)] == 0:
                 ledger.catch_up(limit=1 + number % 7)
         ledger.catch_up()

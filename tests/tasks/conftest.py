@@ -4,11 +4,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from celery import Celery
 
 from celery_commander.engine import DeadLetter
 from celery_commander.tasks import DeadLetters, install
 from celery_commander.tasks.reporting import Reporter
 from tests.tasks.bench import Bench, make_bench, passed
+from tests.tasks.cli_kit import make_app, make_log
 from tests.tasks.flow import Flow
 from tests.tasks.letters_kit import World, ended, let_die, state_of
 
@@ -39,6 +41,22 @@ def reporter(bench: Bench) -> Reporter:
     reporter.note_pass(passed())
     reporter.write()
     return reporter
+
+
+# What the command line looks at
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Iterator[Celery]:
+    app = make_app(tmp_path / "state")
+    yield app
+    app.commander.engine.close()
+    app.close()
+
+
+@pytest.fixture
+def log(app: Celery) -> Path:
+    return make_log(app)
 
 
 # Dead letters, each the newest of its store

@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 from celery import Celery
 
 from celery_commander.tasks.claims import Refused, claim
 from celery_commander.tasks.message import Message
-from tests.tasks.cli_kit import DONE, HALF, answer, flip, invoke, life, make_app, make_log
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[Celery]:
-    app = make_app(tmp_path / "state")
-    yield app
-    app.commander.engine.close()
-    app.close()
-
-
-@pytest.fixture
-def log(app: Celery) -> Path:
-    return make_log(app)
+from tests.tasks.cli_kit import DONE, HALF, answer, flip, invoke, life, make_app
 
 
 def test_a_snapshot_is_taken_and_the_log_compacted_behind_it(app: Celery, log: Path) -> None:

@@ -20,23 +20,9 @@ from tests.tasks.cli_kit import (
     forbid,
     invoke,
     make_app,
-    make_log,
     middle_of_line,
     snapshot,
 )
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[Celery]:
-    app = make_app(tmp_path / "state")
-    yield app
-    app.commander.engine.close()
-    app.close()
-
-
-@pytest.fixture
-def log(app: Celery) -> Path:
-    return make_log(app)
 
 
 @pytest.mark.parametrize("command", ["verify", "runs", "show x", "recover"])

@@ -7,7 +7,6 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -25,19 +24,6 @@ from tests.tasks.cli_kit import (
     middle_of_line,
     snapshot,
 )
-
-
-@pytest.fixture
-def app(tmp_path: Path) -> Iterator[Celery]:
-    app = make_app(tmp_path / "state")
-    yield app
-    app.commander.engine.close()
-    app.close()
-
-
-@pytest.fixture
-def log(app: Celery) -> Path:
-    return make_log(app)
 
 
 def test_a_good_log_is_ok_for_the_shell_and_unanchored_in_the_json(app: Celery, log: Path) -> None:
