@@ -77,7 +77,7 @@ class IndexStore:
         if not is_ours:
             self.discard()
             return None
-        if mark is None or mark.seq < self._relied_on:
+        if mark is None:
             return None
         self._relied_on = mark.seq
         return mark

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+from array import array
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,6 +22,7 @@ from celery_commander.engine import (
     StoreUnavailable,
 )
 from celery_commander.engine.files import Files
+from celery_commander.engine.wal.index_store import IndexLost, IndexStore, Mark
 from tests.engine.forked import Forked
 from tests.engine.histories import LIVE, opened, stored, tell
 from tests.engine.ledgers import change, write
@@ -60,6 +63,35 @@ def test_a_child_whose_parents_index_was_removed_looks_anew(tmp_path: Path, more
         assert stored(engine, LIVE) == before
     with opened(tmp_path) as engine:
         assert stored(engine, LIVE) == before
+
+
+@pytest.mark.parametrize("others", [None, ("log", 10), ("another", 30)])
+def test_a_database_that_goes_less_far_than_it_was_relied_on_is_lost(
+    tmp_path: Path, others: tuple[str, int] | None
+) -> None:
+    def save(store: IndexStore, seq: int) -> bool:
+        tail = {b'"r"': array("q", (seq, 1, -1, 0, 9))}
+        return store.save(Mark(seq, 9, 0, "0" * 64, 1), tail, {})
+
+    path = tmp_path / "index.sqlite"
+    store = IndexStore(path, "log")
+    assert save(store, 20)
+    store.close()
+    assert store.hits(b'"r"') == [(20, 1, -1, 0, 9)]
+    store.close()
+    path.unlink()
+    if others is not None:
+        log_id, seq = others
+        another = IndexStore(path, log_id)
+        assert save(another, seq)
+        another.close()
+    for ask in (partial(store.hits, b'"r"'), store.fences):
+        with pytest.raises(IndexLost):
+            ask()
+    assert not save(store, 40)
+    store.discard()
+    assert save(store, 40)
+    store.close()
 
 
 @pytest.mark.usefixtures("_small_tail")
@@ -139,9 +171,12 @@ def test_what_a_killed_one_left_is_removed_though_others_count(tmp_path: Path) -
         with pytest.raises(KeyboardInterrupt):
             engine.snapshot("left")
         assert len(list(first.path.parent.iterdir())) == 2
+    strange = first.path.with_name(f"{'9' * 20}-strange.snapshot")
+    strange.write_text("somebody's")
     with opened(tmp_path) as engine:
         last = engine.snapshot("t")
-        assert set(first.path.parent.iterdir()) == {first.path, last.path}
+        assert set(first.path.parent.iterdir()) == {first.path, last.path, strange}
+        assert engine.verify_integrity().exit_code == 38
 
 
 def test_a_late_owner_of_a_run_that_ended_is_still_refused_after_compaction(tmp_path: Path) -> None:
