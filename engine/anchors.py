@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from .errors import CommanderError, StrPath
+from .files import sync_directory
 
 if TYPE_CHECKING:
     from .engine import EventSourcingEngine
@@ -100,7 +101,7 @@ class AnchorDirectory:
             os.ftruncate(fd, whole)  # what a crash left of a line that nobody was told of
             _write_all(fd, _format(anchor))
             os.fsync(fd)
-        _sync_directory(self.path)
+        sync_directory(self.path)
         return True
 
     def read(self, log_id: str) -> list[Anchor]:
@@ -199,11 +200,3 @@ def _whole_lines(fd: int) -> tuple[bytes, int]:
 def _write_all(fd: int, line: bytes) -> None:
     while line:
         line = line[os.write(fd, line) :]
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

@@ -193,11 +193,7 @@ class Files:
 
     def sync_directory(self, path: Path) -> None:
         """Wait until the names in a directory are on disk."""
-        fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(fd)
-        finally:
-            os.close(fd)
+        sync_directory(path)
 
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, over whatever had it, and wait until that is on disk."""
@@ -288,3 +284,12 @@ def _refusal(found: os.stat_result, is_type: object, kind: str) -> str | None:
     if found.st_mode & 0o022:
         return f"can be written by others (mode {stat.S_IMODE(found.st_mode):o}); remove that right with chmod go-w"
     return None
+
+
+def sync_directory(path: Path) -> None:
+    """Wait until the names in a directory are on disk."""
+    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -10,6 +10,7 @@ import os
 from pathlib import Path
 
 from .errors import LogUnavailable
+from .files import sync_directory
 
 SECRET_BYTES = 32
 
@@ -61,12 +62,4 @@ def _make(path: Path) -> None:
     finally:
         os.close(descriptor)
         os.unlink(aside)
-    _sync_directory(path.parent)
-
-
-def _sync_directory(directory: Path) -> None:
-    descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(path.parent)

@@ -15,12 +15,12 @@ from typing import NamedTuple
 
 from ..chain import HASH_BYTES, LINE_BYTES_MAX, follows, split_line
 from ..control import Control, Head, Promise
-from ..errors import ForeignLog, LogCompacted, LogCorrupt, LogMoved, LogUnavailable
+from ..errors import LogCompacted, LogCorrupt, LogMoved, LogUnavailable
 from ..events import Event, Position, decode_line, outline
 from ..files import Files, Opened
 from .layout import Layout
 from .lines import Line, read_lines
-from .segments import LogFile, read_header, segment_numbers
+from .segments import LogFile, our_file, read_header, segment_numbers
 
 _OPEN_FILES_MAX = 8
 
@@ -271,11 +271,7 @@ class Reader:
             opened = self.files.open_to_read(self._layout.active)
         except FileNotFoundError as error:
             raise LogMoved(self.path, "it is gone") from error
-        header = read_header(self.files, opened.fd)
-        if header is None or header.log_id != self.log_id:
-            opened.close()
-            raise ForeignLog(self.path, self.log_id, header.log_id if header else "no log")
-        return LogFile(header, opened)
+        return our_file(self.files, opened, self.log_id)
 
     def _open_view(self) -> View:
         try:

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from ..chain import HASH_BYTES, HEADER_BYTES_MAX, LINE_BYTES_MAX, Header
 from ..control import EMPTY, Head
-from ..errors import LogUnavailable
+from ..errors import ForeignLog, LogUnavailable
 from ..files import SECOND_NAME, Files, Opened
 from .drafts import SEALED
 from .layout import Layout
@@ -90,6 +90,19 @@ def read_header(files: Files, fd: int) -> Header | None:
     """Read the header line at the beginning of a file, or return None when there is none of ours."""
     line, newline, _ = files.read(fd, HEADER_BYTES_MAX, 0).partition(b"\n")
     return Header.parse(line) if newline else None
+
+
+def our_file(files: Files, opened: Opened, log_id: str) -> LogFile:
+    """Return an open file of a log with its header; it is closed when it is another log's.
+
+    Raises:
+        ForeignLog: it is, or it is none.
+    """
+    header = read_header(files, opened.fd)
+    if header is None or header.log_id != log_id:
+        opened.close()
+        raise ForeignLog(opened.path, log_id, header.log_id if header else "no log")
+    return LogFile(header, opened)
 
 
 def refuse_second_name(layout: Layout, files: Files, log: LogFile) -> None:

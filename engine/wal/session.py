@@ -18,10 +18,10 @@ from datetime import datetime
 
 from ..chain import Header
 from ..control import Control, Head
-from ..errors import ForeignLog, LogMoved, LogPoisoned
+from ..errors import LogMoved, LogPoisoned
 from ..files import Files, Opened, all_intact
 from .layout import Layout
-from .segments import LogFile, is_next, read_header, refuse_second_name
+from .segments import LogFile, is_next, our_file, refuse_second_name
 
 _LOOKS_DURING_A_SEAL = 50
 _RETIRED_MAX = 2
@@ -209,11 +209,7 @@ class Session:
             opened = self.files.open(self.layout.active, os.O_RDWR | os.O_APPEND, names_max=2)
         except FileNotFoundError as error:
             raise LogMoved(self.path, "it is gone") from error
-        header = read_header(self.files, opened.fd)
-        if header is None or header.log_id != self.log_id:
-            opened.close()
-            raise ForeignLog(self.path, self.log_id, header.log_id if header else "no log")
-        return LogFile(header, opened)
+        return our_file(self.files, opened, self.log_id)
 
     def _refuse_another(self, log: LogFile, head: Head | None) -> None:
         """Refuse a file that is not the one which this boot's writers have agreed on."""

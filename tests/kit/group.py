@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
-import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 from .processes import descendants, kill, kill_group
-from .workers import WATCH
+from .workers import start_watched
 
 STOP_SECONDS = 10
 
@@ -65,21 +64,7 @@ def process_group(
     """Run a command in *directory* until the block ends; its output goes to `<name>.<number>.log` there."""
     number = len(list(directory.glob(f"{name}.*.log"))) + 1
     log_path = directory / f"{name}.{number}.log"
-    with log_path.open("wb") as log:
-        process = subprocess.Popen(
-            command,
-            cwd=directory,
-            env=dict(os.environ if env is None else env),
-            stdin=subprocess.DEVNULL,
-            stdout=log,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-    watch = subprocess.Popen(
-        [sys.executable, "-S", str(WATCH), str(process.pid)],
-        stdin=subprocess.PIPE,
-        start_new_session=True,
-    )
+    process, watch = start_watched(command, directory, os.environ if env is None else env, log_path)
     group = Group(process, log_path)
     try:
         yield group

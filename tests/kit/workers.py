@@ -165,11 +165,19 @@ def start_worker(
         *("--hostname", f"{name}@%h", "--loglevel", "INFO", *options),
     ]
     log_path = _fresh_log(directory, name)
+    process, watch = start_watched(command, directory, python_environment(env), log_path)
+    return Worker(process, watch, log_path, name)
+
+
+def start_watched(
+    command: Sequence[str], directory: Path, env: Mapping[str, str], log_path: Path
+) -> tuple[subprocess.Popen[bytes], subprocess.Popen[bytes]]:
+    """Start a program in a process group of its own, and who kills the group should this process die."""
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             command,
             cwd=directory,
-            env=python_environment(env),
+            env=dict(env),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -180,7 +188,7 @@ def start_worker(
         stdin=subprocess.PIPE,
         start_new_session=True,
     )
-    return Worker(process, watch, log_path, name)
+    return process, watch
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
