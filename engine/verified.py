@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final, Self
+from typing import Any, Final, Self
 
+from .fields import Refused, number, text
 from .integrity import IntegrityReport, Verified
 
 _NAME: Final = "verified.json"
@@ -114,12 +116,31 @@ def last_verification(directory: Path) -> Verification | None:
             document = json.loads(file.read(_BYTES_MAX))
     except FileNotFoundError:
         return None
+    except RecursionError as error:
+        raise ValueError(f"{_NAME} is not ours: it is nested too deeply") from error
     try:
-        at = datetime.fromisoformat(document.pop("at"))
-        verified = document.pop("verified", None)
-        if at.tzinfo is None:
-            raise ValueError("its moment has no time zone")
-        goes_on = None if verified is None else Verified(**verified)
-        return Verification(at=at, verified=goes_on, **document)
-    except (TypeError, KeyError, AttributeError) as error:
+        return _read(document)
+    except (TypeError, KeyError, AttributeError, Refused) as error:
         raise ValueError(f"{_NAME} is not ours: {error}") from error
+
+
+def _read(document: Mapping[str, Any]) -> Verification:
+    at = datetime.fromisoformat(document["at"])
+    if at.tzinfo is None:
+        raise ValueError("its moment has no time zone")
+    place = document.get("verified")
+    return Verification(
+        log_id=text(document, "log_id"),
+        status=text(document, "status"),
+        exit_code=number(document, "exit_code"),
+        seq=number(document, "seq"),
+        hash=text(document, "hash"),
+        at=at,
+        reason=text(document, "reason"),
+        verified=None if place is None else _place(place),
+    )
+
+
+def _place(document: Mapping[str, Any]) -> Verified:
+    numbers = {name: number(document, name) for name in ("seq", "file", "offset")}
+    return Verified(hash=text(document, "hash"), **numbers)

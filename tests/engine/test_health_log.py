@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -116,7 +117,16 @@ class TestTheChain:
         assert EventSourcingHealth(engine).problem() is None
 
     @pytest.mark.parametrize(
-        "content", [b"", b"[]", b"{}", b'{"at": "soon"}', b'{"at": "2026-01-01T00:00:00"}', b"\xff"]
+        "content",
+        [
+            b"",
+            b"[]",
+            b"{}",
+            b'{"at": "soon"}',
+            b'{"at": "2026-01-01T00:00:00"}',
+            b"\xff",
+            b"[" * 9000,
+        ],
     )
     def test_a_record_that_cannot_be_read_is_no_good_news(
         self, opened: Open, content: bytes
@@ -126,6 +136,35 @@ class TestTheChain:
 
         assert engine.health().status is UNHEALTHY
         assert EventSourcingHealth(engine).problem() is not None
+
+    @pytest.mark.parametrize(
+        "spoiled",
+        [
+            {"offset": "12"},
+            {"seq": None},
+            {"seq": True},
+            {"offset": -5},
+            {"offset": 2**70},
+            {"hash": 5},
+            {"file": 1.5},
+        ],
+    )
+    def test_a_place_to_go_on_from_that_was_edited_is_none(
+        self, opened: Open, spoiled: dict[str, object]
+    ) -> None:
+        engine = opened()
+        engine.append("note", {})
+        engine.verify_integrity()
+        path = engine.directory / "verified.json"
+        document = json.loads(path.read_text())
+        path.write_text(json.dumps(document | {"verified": document["verified"] | spoiled}))
+
+        with pytest.raises(ValueError, match="is not ours"):
+            engine.last_verification()
+        assert EventSourcingHealth(engine).problem() is not None
+
+        engine.verify_integrity()  # reading it whole mends it
+        assert engine.last_verification() is not None
 
     def test_an_engine_that_only_reads_writes_no_record(self, opened: Open) -> None:
         engine = opened()
