@@ -16,6 +16,7 @@ SQLite's notes about locks are the parent's until the child execs.
 from __future__ import annotations
 
 import ctypes
+import fcntl
 import os
 import signal
 import sqlite3
@@ -23,9 +24,10 @@ import stat
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 from sqlalchemy import Connection, MetaData, NullPool, create_engine, inspect
 from sqlalchemy.exc import DBAPIError
@@ -324,3 +326,30 @@ def _prepare_file(path: Path) -> None:
             raise StoreUnavailable(path, "it is not a plain file")
     except OSError as error:
         raise StoreUnavailable(path, error.strerror or str(error)) from error
+
+
+def discard_if_broken(path: Path) -> None:
+    """Delete a database that cannot be read, unless somebody has put a new one in its place already.
+
+    The main file goes last: whoever opens a new one then finds no leavings that he would read.
+    """
+    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if _is_broken(path):
+            for name in (f"{path}-shm", f"{path}-wal", path):
+                with suppress(FileNotFoundError):
+                    os.unlink(name)
+    finally:
+        os.close(lock)
+
+
+def _is_broken(path: Path) -> bool:
+    """Read the whole file. Its inode would not tell: the number of a deleted one is given again."""
+    try:
+        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True)) as connection:
+            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
+    except sqlite3.OperationalError:
+        return False  # busy, or gone: no reason to delete it
+    except sqlite3.DatabaseError:
+        return True

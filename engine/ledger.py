@@ -11,22 +11,19 @@ at a time and the next goes on where it stopped; a kill in the middle leaves tha
 
 from __future__ import annotations
 
-import fcntl
-import os
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import islice
-from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote
 
 from sqlalchemy import Connection, func, insert, literal_column, select, update
 from sqlalchemy.exc import IntegrityError
 
+from .database import discard_if_broken
 from .errors import ForeignLog, LogCorrupt, LogMoved, StoreUnavailable
 from .events import Event, Position
 from .fold import DURABLE_TYPES, FOLD_VERSION, fold_all
@@ -224,7 +221,7 @@ class RunLedger:
                 raise
             if code in _BROKEN_FILE:
                 self._database.close()
-                _discard_if_broken(self._database.path)
+                discard_if_broken(self._database.path)
         return self._fold_batches(limit, afresh=True)
 
     def _fold_batches(self, limit: int | None, *, afresh: bool) -> int:
@@ -276,7 +273,8 @@ class RunLedger:
             file, head = found
             restore(connection, file, head)
             values = self._folded_values(head.position, head.hash, before=head.position)
-            connection.execute(insert(folded), {"id": 1, **values, "backlog": 0, "gaps": 0})
+            told = {"backlog": 0, "gaps": head.gaps, "gap_at": head.gap_at}
+            connection.execute(insert(folded), {"id": 1, **values, **told})
 
     def _read(self, position: Position | None) -> Iterator[Event]:
         """Read on behind a position; of what is not folded, as observations are, only outlines."""
@@ -371,30 +369,3 @@ class RunLedger:
 
     def _diverged(self, reason: str) -> Diverged:
         return Diverged(self._database.path, reason)
-
-
-def _discard_if_broken(path: Path) -> None:
-    """Delete a database that cannot be read, unless somebody has put a new one in its place already.
-
-    The main file goes last: whoever opens a new one then finds no leavings that he would read.
-    """
-    lock = os.open(f"{path}.lock", os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    try:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if _is_broken(path):
-            for name in (f"{path}-shm", f"{path}-wal", path):
-                with suppress(FileNotFoundError):
-                    os.unlink(name)
-    finally:
-        os.close(lock)
-
-
-def _is_broken(path: Path) -> bool:
-    """Read the whole file. Its inode would not tell: the number of a deleted one is given again."""
-    try:
-        with closing(sqlite3.connect(f"file:{quote(str(path))}?mode=rw", uri=True)) as connection:
-            return bool(connection.execute("PRAGMA quick_check(1)").fetchone() != ("ok",))
-    except sqlite3.OperationalError:
-        return False  # busy, or gone: no reason to delete it
-    except sqlite3.DatabaseError:
-        return True

@@ -36,6 +36,11 @@ class LedgerView:
     hash: str
     _connection: Connection
 
+    def gaps(self) -> tuple[int, int | None]:
+        """Return how many observed events were dropped, and when that was last told, as the ledger keeps it."""
+        row = self._connection.execute(select(folded.c.gaps, folded.c.gap_at)).one()
+        return row.gaps, row.gap_at
+
     def runs(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the row of every run, by the bytes of its id."""
         for row in self._rows(select(runs).order_by(runs.c.run_id)):

@@ -54,6 +54,8 @@ class Head:
     hash: str  # of the event at the position
     created_at: str
     fold_version: int
+    gaps: int = 0  # observed events that were dropped, as far as the log tells
+    gap_at: int | None = None  # when it last told of some, as the ledger keeps moments
 
     def line(self) -> bytes:
         """Return the first line with its LF."""

@@ -261,7 +261,7 @@ class Snapshots:
     def _write_view(self, name: str, view: LedgerView) -> tuple[Path, dict[str, Any]]:
         now = self._now()
         id_ = str(new_event_id(now))
-        through = view.position.seq
+        through, (gaps, gap_at) = view.position.seq, view.gaps()
         head = Head(
             id=id_,
             name=name,
@@ -270,6 +270,8 @@ class Snapshots:
             hash=view.hash,
             created_at=now.isoformat(),
             fold_version=FOLD_VERSION,
+            gaps=gaps,
+            gap_at=gap_at,
         )
         path = self._layout.snapshots / f"{through:020d}-{id_}{SUFFIX}"
         partial = path.with_name(path.name + PARTIAL)

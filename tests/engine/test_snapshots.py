@@ -15,7 +15,7 @@ from celery_commander.engine import (
     UnknownSnapshot,
 )
 from celery_commander.engine.ledger_view import LedgerView
-from celery_commander.engine.snapshot_file import SnapshotFile, SnapshotWriter
+from celery_commander.engine.snapshot_file import Head, SnapshotFile, SnapshotWriter
 from tests.engine.histories import LIVE, STORIES, hash_of, ledger_of, opened, stored, tell
 from tests.engine.ledgers import DELIVERS, rows, write
 from tests.engine.logs import flip
@@ -238,6 +238,24 @@ def test_gaps_are_counted_as_the_log_tells_them(tmp_path: Path) -> None:
         last = engine.append("subscriber.gap", {"count": 4, "since": "x"})
         ledger.catch_up()
         assert (ledger.gaps().events, ledger.gaps().last_at) == (7, last.timestamp)
+        engine.snapshot("s")
+        engine.compact("s")
+        for look in (ledger.catch_up, ledger.rebuild):
+            look()
+            assert (ledger.gaps().events, ledger.gaps().last_at) == (7, last.timestamp)
+        engine.append("subscriber.gap", {"count": 1, "since": "x"})
+        ledger.catch_up()
+        assert ledger.gaps().events == 8
+
+
+def test_a_snapshot_from_before_gaps_were_kept_is_read(tmp_path: Path) -> None:
+    with opened(tmp_path) as engine:
+        line = engine.snapshot("s").path.read_bytes().splitlines()[0]
+        head = Head.parse(line)
+        assert head is not None
+        older = line.replace(b',"gaps":0,"gap_at":null', b"")
+        assert older != line
+        assert Head.parse(older) == head
 
 
 def test_the_ledger_may_lie_beside_another_engine(tmp_path: Path) -> None:
