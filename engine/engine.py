@@ -14,7 +14,7 @@ from .archive import alone, prune
 from .boot import read_boot_id
 from .compaction import CompactionReport, compact
 from .database import Database
-from .errors import HistoryArchived, LogCorrupt, LogUnavailable
+from .errors import LogCorrupt, LogUnavailable
 from .events import Event, NewEvent, Position
 from .files import Files
 from .fold import state_after
@@ -24,6 +24,7 @@ from .integrity import IntegrityReport, Status, Verified
 from .latency import LatencyRing
 from .ledger import RunLedger
 from .ledger_view import states_of
+from .run_events import events_of
 from .settings import Settings
 from .snapshot_file import Head, SnapshotFile
 from .snapshots import Snapshot, Snapshots
@@ -191,25 +192,21 @@ class EventSourcingEngine:
     def _position_of(self, place: Position | str | None) -> Position | None:
         return self._snapshots.find(place).position if isinstance(place, str) else place
 
-    def history(self, run_id: str) -> list[Event]:
+    def history(self, run_id: str, *, known_seq: int = 0) -> list[Event]:
         """Return a run's events in order, each hashed again, with all that any process wrote before.
 
-        Those of an unfinished run are complete for ever: what was compacted away is kept in a snapshot.
+        Those of an unfinished run are complete for ever: what was compacted away is kept in a snapshot. Of a
+        plain task, which is observed and no run, there are those that the log's files still hold.
+
+        `known_seq` is an event of the run that is known to be there, as a ledger knows the last one. Where the
+        index has not heard of it, the index is made anew.
 
         Raises:
             HistoryArchived: the run had ended, and its first events were compacted away.
             LogCorrupt: one of them does not verify.
             SnapshotMismatch: the snapshot that keeps the first of them cannot be believed.
         """
-        events = self._log.index.history(run_id)
-        begins_at = self._log.index.begins_at
-        if begins_at > 1 and (not events or events[0].seq >= begins_at):
-            # New since then, or over before: a late duplicate may have been registered as if it were new.
-            known = self._snapshots.state(run_id)
-            begun = known is None or (events and events[0].timestamp == known[0].created_at)
-            if known is not None and not begun:
-                raise HistoryArchived(run_id, known[0].state.value, known[1])
-        return events
+        return events_of(self._log.index, self._snapshots, run_id, known_seq)
 
     def settled_state(self, run_id: str) -> tuple[RunState, int] | None:
         """Return where a run stood when its events were compacted away, and up to which event that was.

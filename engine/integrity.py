@@ -44,13 +44,15 @@ class BrokenAt:
 class Verified:
     """Say up to where a log was found good: an event, its hash, its file, and the offset behind its line.
 
-    The next verification may go on from here. It is only as good as the place where it is kept.
+    The next verification may go on from here. It is only as good as the place where it is kept. `first_seq`
+    is the event that the log began with then (0: not known): what was removed since is not vouched for.
     """
 
     seq: int
     hash: str
     file: int
     offset: int
+    first_seq: int = 0
 
 
 @dataclass(frozen=True, slots=True)

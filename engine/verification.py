@@ -270,9 +270,12 @@ class Verification:
         return self._answer(status, reason, anchored_to=anchored_to)
 
     def _resumes(self) -> bool:
-        """Tell whether an earlier verification can be gone on from: its file is still there."""
-        after = self._task.after
-        return after is not None and after.file in self._numbers
+        """Tell whether an earlier verification can be gone on from: the log begins where it did, its file is there.
+
+        What authorises another beginning may stand before the place where that verification ended.
+        """
+        after, numbers = self._task.after, self._numbers
+        return after is not None and after.first_seq == numbers[0] and after.file in numbers
 
     def _resume(self) -> IntegrityReport | None:
         """Begin where an earlier verification ended, if its last event is still there."""
@@ -370,7 +373,7 @@ class Verification:
             reason,
             anchored_to=anchored_to,
             first_seq=first,
-            verified=Verified(at.seq, hash_, at.file, at.size) if is_good else None,
+            verified=Verified(at.seq, hash_, at.file, at.size, first) if is_good else None,
         )
 
 

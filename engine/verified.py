@@ -143,4 +143,5 @@ def _read(document: Mapping[str, Any]) -> Verification:
 
 def _place(document: Mapping[str, Any]) -> Verified:
     numbers = {name: number(document, name) for name in ("seq", "file", "offset")}
-    return Verified(hash=text(document, "hash"), **numbers)
+    first_seq = number(document, "first_seq") if "first_seq" in document else 0
+    return Verified(hash=text(document, "hash"), first_seq=first_seq, **numbers)

@@ -43,7 +43,7 @@ def verify_log(
             files are judged alone.
         log_id: which log it must be; by default any.
         after: where an earlier verification ended. Only what comes after it is hashed; of the files before
-            it no more is looked at than that none is missing. When it is compacted away, all is verified.
+            it no more is looked at than that none is missing. When any of them was compacted since, all is verified.
         anchors: what the log is known to have been. Those before `after` are not compared again.
         files: the operating system.
     """

@@ -112,9 +112,12 @@ class Evidence:
     """Whether the run was parked because its process was proven dead; the proof itself is cleaned away."""
 
     @classmethod
-    def gather(cls, commander: Commander, run_id: str, status: LeaseStatus) -> Evidence:
-        """Read the log after the lease (`status`), so that a lease which looks free is not newer than the events."""
-        events = commander.engine.history(run_id)
+    def gather(cls, commander: Commander, state: RunState, status: LeaseStatus) -> Evidence:
+        """Read the log after the lease (`status`), so that a lease which looks free is not newer than the events.
+
+        `state` is the ledger's word on the run; its history reaches at least as far.
+        """
+        events = commander.engine.history(state.run_id, known_seq=state.last_seq)
         claim = next((event for event in reversed(events) if event.type == "run.started"), None)
         newer = (
             e

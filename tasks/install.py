@@ -167,10 +167,14 @@ class Commander:
         """Return everything that is recorded of one run up to now.
 
         Of a run that had ended when its events were compacted away, only its state: it is all that a
-        late duplicate of its message has to be told.
+        late duplicate of its message has to be told. That nothing is known of a run is believed only when
+        the ledger does not know it either.
         """
         try:
-            return RunHistory.of(self.engine.history(run_id))
+            events = self.engine.history(run_id)
+            if not events and (state := self.ledger.get(run_id)) is not None:
+                events = self.engine.history(run_id, known_seq=state.last_seq)
+            return RunHistory.of(events)
         except HistoryArchived:
             known = self.engine.settled_state(run_id)
             return RunHistory(state=None if known is None else known[0])

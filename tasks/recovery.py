@@ -231,7 +231,7 @@ class RecoveryBootstrapper:
             return Detail(state.run_id, "skip", f"{FAILED}: {error}")
 
     def _plan(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | Found:
-        evidence = Evidence.gather(self._commander, state.run_id, status)
+        evidence = Evidence.gather(self._commander, state, status)
         facts = evidence.facts()
         decision = plan(evidence.history, policy, facts)
         if isinstance(decision, Skip | Wait):

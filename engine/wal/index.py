@@ -25,6 +25,7 @@ from ..errors import LogCorrupt, LogUnavailable
 from ..events import Event, Position, decode_line, run_key
 from ..files import Opened
 from .claim import Claim
+from .fences import Fences
 from .index_store import IndexLost, IndexStore, Mark
 from .layout import Layout
 from .lines import Line
@@ -81,11 +82,10 @@ class Index:
         self._store = IndexStore(layout.index, reader.log_id)
         self._retained: Retained | None = None
         self._begins_at = 1
-        self._asked: set[bytes] = set()  # whose kept fences are known
         self._mark: Mark | None = None
         self._tail: dict[bytes, array[int]] = {}
         self._tail_events = 0
-        self._fences: dict[bytes, int] = {}
+        self._fences = Fences()
         self.forget()
 
     @property
@@ -113,16 +113,9 @@ class Index:
 
     def fence(self, run_id: str) -> int:
         """Return the highest fencing token of a run among the fences looked at; 0 without one."""
-        if not self._fences and self._begins_at == 1:
-            return 0
-        key = run_key(run_id)
-        fence = self._fences.get(key, 0)
-        if self._begins_at > 1 and key not in self._asked:
-            # A file may have gone before it was looked at, with the newest fence of a run in it.
-            kept = self._retained.fence(run_id) if self._retained is not None else 0
-            self._fences[key] = fence = max(fence, kept)
-            self._asked.add(key)
-        return fence
+        kept = self._retained
+        ask = partial(kept.fence, run_id) if kept is not None and self._begins_at > 1 else None
+        return self._fences.highest(run_key(run_id), ask)
 
     def catch_up(self, head: Head | None = None) -> None:
         """Look at everything up to `head`, by default up to what is published now."""
@@ -263,14 +256,15 @@ class Index:
         return known
 
     def _add_fences(self, fences: Mapping[bytes, int]) -> None:
-        self._fences.update(fences)
-        self._asked = set()  # they may be older than what is kept
+        for key, token in fences.items():
+            self._fences.see(key, token)
 
     def _notice_compaction(self) -> None:
         """Ask again where the log begins; then also the fences that are kept must be asked for again."""
         begins_at = self._reader.numbers()[0]
         if begins_at != self._begins_at:
-            self._begins_at, self._asked = begins_at, set()
+            self._begins_at = begins_at
+            self._fences.ask_again()
 
     def _begin(self) -> Mark:
         log = self._reader.file(self._begins_at)
@@ -301,7 +295,7 @@ class Index:
             if at >= len(_RUN) and key != b"null":
                 self._enter(key, (seq, file, last, offset, stop))
                 if _is_fence(line):
-                    self._fences[key] = max(self._fences.get(key, 0), _token_of(line))
+                    self._fences.see(key, _token_of(line))
             hash_ = line[:HASH_BYTES]
             last, offset = offset, stop
         self._mark = Mark(seq, offset, last, hash_.decode("ascii", "replace"), file)
@@ -316,16 +310,20 @@ class Index:
         self._tail_events += 1
 
     def _hand_over(self) -> None:
-        if self._mark is not None and self._store.save(self._mark, self._tail, self._fences):
+        if self._mark is not None and self._store.save(
+            self._mark, self._tail, self._fences.seen, begins_at=self._begins_at
+        ):
             self._tail, self._tail_events = {}, 0
 
     def _discard(self) -> None:
         self._store.discard()
-        self._mark, self._tail, self._tail_events, self._fences = None, {}, 0, {}
-        self._asked = set()
+        self._mark, self._tail, self._tail_events, self._fences = None, {}, 0, Fences()
 
     def _hits(self, key: bytes) -> list[tuple[int, ...]]:
-        found: dict[int, tuple[int, ...]] = {hit[0]: hit for hit in self._store.hits(key)}
+        stored = self._store.hits(key)
+        if stored.begins_at > self._begins_at:
+            self._notice_compaction()  # another process did, and let go of what came before
+        found: dict[int, tuple[int, ...]] = {hit[0]: hit for hit in stored.found}
         found.update((hit[0], hit) for hit in _tuples(self._tail.get(key)))
         return [found[seq] for seq in sorted(found)]
 

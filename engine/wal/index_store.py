@@ -9,20 +9,33 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-VERSION = 2
+VERSION = 3
 
 _BUSY_SECONDS = 0.05
+_FIELDS = 5  # of a hit: seq, file, offset of the line before, offset, offset behind
+_MARK = "select version, log, begins, seq, start, last, hash, file from mark"
+_COUNT = """
+insert into runs values (?, ?) on conflict (run) do update set events = events + excluded.events
+"""
 _SCHEMA = """
 create table if not exists hits (run blob, seq integer, file integer, last integer, start integer,
     stop integer, primary key (run, seq)) without rowid;
+create table if not exists runs (run blob primary key, events integer) without rowid;
 create table if not exists fences (run blob primary key, token integer) without rowid;
 create table if not exists mark (one integer primary key check (one = 1), version integer, log text,
-    seq integer, start integer, last integer, hash text, file integer);
+    begins integer, seq integer, start integer, last integer, hash text, file integer);
 """
 
 
 class IndexLost(Exception):
     """The database could not be asked, or is not the one any more that was relied on."""
+
+
+class Hits(NamedTuple):
+    """Say where the events of a run are, in the files from the one that begins with event `begins_at`."""
+
+    begins_at: int
+    found: list[tuple[int, ...]]
 
 
 class Mark(NamedTuple):
@@ -69,9 +82,9 @@ class IndexStore:
         if self._connection is None and not self._is_there_for_us():
             return None
         try:
-            row = self._open().execute("select * from mark").fetchone()
+            row = self._open().execute(_MARK).fetchone()
             mark = Mark(*row[3:]) if row is not None else None
-            is_ours = mark is None or (row[1:3] == (VERSION, self._log_id) and is_of(mark))
+            is_ours = mark is None or (row[:2] == (VERSION, self._log_id) and is_of(mark))
         except (sqlite3.Error, OSError, TypeError, ValueError):
             mark, is_ours = None, False
         if not is_ours:
@@ -89,30 +102,60 @@ class IndexStore:
         except (sqlite3.Error, OSError) as error:
             raise IndexLost from error
 
-    def hits(self, key: bytes) -> list[tuple[int, ...]]:
-        """Return where the events of a run are."""
+    def hits(self, key: bytes) -> Hits:
+        """Return where the events of a run are, as many as were counted when they were entered.
+
+        Raises:
+            IndexLost: some of them are not there any more, or none can be asked for.
+        """
         if not self._relied_on:
-            return []
-        query = "select seq, file, last, start, stop from hits where run = ? order by seq"
+            return Hits(1, [])
         try:
-            return self._open().execute(query, (key,)).fetchall()
-        except (sqlite3.Error, OSError) as error:
+            begins_at, count, found = self._hits(self._open(), key)
+        except (sqlite3.Error, OSError, TypeError) as error:
             raise IndexLost from error
+        if len(found) != count:
+            raise IndexLost
+        return Hits(begins_at, found)
+
+    def _hits(
+        self, connection: sqlite3.Connection, key: bytes
+    ) -> tuple[int, int, list[tuple[int, ...]]]:
+        connection.execute("begin")  # all of it of one moment
+        try:
+            (begins_at,) = connection.execute("select begins from mark").fetchone()
+            counted = connection.execute("select events from runs where run = ?", (key,)).fetchone()
+            query = "select seq, file, last, start, stop from hits where run = ? order by seq"
+            found = connection.execute(query, (key,)).fetchall()
+        finally:
+            connection.execute("rollback")
+        return begins_at, 0 if counted is None else counted[0], found
 
     def save(
-        self, mark: Mark, tail: Mapping[bytes, array[int]], fences: Mapping[bytes, int]
+        self,
+        mark: Mark,
+        tail: Mapping[bytes, array[int]],
+        fences: Mapping[bytes, int],
+        *,
+        begins_at: int = 1,
     ) -> bool:
-        """Add a tail; tell whether the database now knows everything up to `mark`."""
+        """Add a tail; tell whether the database now knows everything up to `mark`.
+
+        What it says of files before `begins_at` is let go: they were compacted away.
+        """
         try:
             connection = self._open()
             with connection:
                 connection.execute("begin immediate")
-                stored = connection.execute("select seq from mark").fetchone()
-                if stored is None or stored[0] < mark.seq:
-                    _add(connection, tail, fences)
+                stored = connection.execute("select seq, begins from mark").fetchone()
+                known, begun = stored or (0, begins_at)
+                if known < mark.seq:
+                    _add(connection, tail, fences, known)
+                    if begun < begins_at:
+                        _let_go(connection, begins_at)
                     connection.execute(
-                        "insert or replace into mark values (1, ?, ?, ?, ?, ?, ?, ?)",
-                        (VERSION, self._log_id, *mark),
+                        "insert or replace into mark values (1, ?, ?, ?, ?, ?, ?, ?, ?)",
+                        (VERSION, self._log_id, max(begun, begins_at), *mark),
                     )
         except (sqlite3.Error, OSError, IndexLost):
             return False  # busy, broken or another: the tail stays in memory, which is only larger
@@ -163,10 +206,31 @@ class IndexStore:
 
 
 def _add(
-    connection: sqlite3.Connection, tail: Mapping[bytes, array[int]], fences: Mapping[bytes, int]
+    connection: sqlite3.Connection,
+    tail: Mapping[bytes, array[int]],
+    fences: Mapping[bytes, int],
+    known: int,
 ) -> None:
-    rows = (
-        (run, *hits[at : at + 5]) for run, hits in tail.items() for at in range(0, len(hits), 5)
-    )
-    connection.executemany("insert or ignore into hits values (?, ?, ?, ?, ?, ?)", rows)
+    """Enter the hits behind event `known`; those up to it are there."""
+    for run, numbers in tail.items():
+        rows = [
+            (run, *numbers[at : at + _FIELDS])
+            for at in range(0, len(numbers), _FIELDS)
+            if numbers[at] > known
+        ]
+        if rows:
+            connection.executemany("insert into hits values (?, ?, ?, ?, ?, ?)", rows)
+            connection.execute(_COUNT, (run, len(rows)))
     connection.executemany("insert or replace into fences values (?, ?)", fences.items())
+
+
+def _let_go(connection: sqlite3.Connection, begins_at: int) -> None:
+    """Remove what is said of files before `begins_at`; a run's fence is then told by what is kept of the run."""
+    gone = connection.execute(
+        "select run, count(*) from hits where file < ? group by run", (begins_at,)
+    )
+    for run, count in gone.fetchall():
+        connection.execute("update runs set events = events - ? where run = ?", (count, run))
+    connection.execute("delete from hits where file < ?", (begins_at,))
+    connection.execute("delete from runs where events = 0")
+    connection.execute("delete from fences where run not in (select run from runs)")

@@ -147,6 +147,7 @@ class TestTheChain:
             {"offset": 2**70},
             {"hash": 5},
             {"file": 1.5},
+            {"first_seq": "1"},
         ],
     )
     def test_a_place_to_go_on_from_that_was_edited_is_none(
@@ -165,6 +166,23 @@ class TestTheChain:
 
         engine.verify_integrity()  # reading it whole mends it
         assert engine.last_verification() is not None
+
+    def test_a_place_that_does_not_say_where_the_log_began_is_not_gone_on_from(
+        self, opened: Open
+    ) -> None:
+        engine = opened()
+        engine.verify_integrity()
+        path = engine.directory / "verified.json"
+        document = json.loads(path.read_text())
+        del document["verified"]["first_seq"]
+        path.write_text(json.dumps(document))
+        spoiled = bytearray(engine.path.read_bytes())
+        spoiled[300] ^= 1  # within event 1, which going on would not read again
+        engine.path.write_bytes(spoiled)
+
+        last = engine.last_verification()
+        assert last is not None
+        assert engine.verify_integrity(after=last.verified).status.name == "CORRUPT"
 
     def test_an_engine_that_only_reads_writes_no_record(self, opened: Open) -> None:
         engine = opened()

@@ -57,7 +57,7 @@ def test_a_good_log_of_many_files_says_how_far_it_is_good(path: Path) -> None:
     report = verify_log(path)
     assert (report.status, report.events, report.first_seq) == (Status.OK_UNANCHORED, 12, 1)
     assert report.head == hash_at(path, 11, 1)
-    assert report.verified == Verified(12, report.head, 11, path.stat().st_size)
+    assert report.verified == Verified(12, report.head, 11, path.stat().st_size, 1)
 
 
 @pytest.mark.parametrize(
@@ -207,6 +207,7 @@ def test_verification_goes_on_from_a_file_without_events(path: Path) -> None:
 @pytest.mark.parametrize(
     "attack,status",
     [
+        (lambda path: segment(path, 1).unlink(), Status.GAP),
         (lambda path: segment(path, 5).unlink(), Status.GAP),
         (lambda path: cut(path, path.stat().st_size - 5), Status.TRUNCATED),
         (lambda path: with_header(path, first_seq=12), Status.GAP),
@@ -303,8 +304,16 @@ def test_a_compaction_that_the_chain_tells_of_is_good(path: Path) -> None:
     report = verify_log(path)
     assert (report.status, report.first_seq, report.events) == (Status.OK_UNANCHORED, 8, 6)
     assert verify_log(path, after=report.verified).status is Status.OK_UNANCHORED
+    assert report.verified is not None
+    assert report.verified.first_seq == 8
     gone = Verified(3, "0" * 64, 1, 900)
     assert verify_log(path, after=gone).status is Status.OK_UNANCHORED
+
+
+def test_a_removed_beginning_must_be_authorised_before_verification_goes_on(path: Path) -> None:
+    before = verify_log(path).verified
+    compacted(path, lies={"sha256": "0" * 64})
+    assert verify_log(path, after=before).status is Status.UNAUTHORISED_COMPACTION
 
 
 @pytest.mark.parametrize(

@@ -77,7 +77,7 @@ def test_a_database_that_goes_less_far_than_it_was_relied_on_is_lost(
     store = IndexStore(path, "log")
     assert save(store, 20)
     store.close()
-    assert store.hits(b'"r"') == [(20, 1, -1, 0, 9)]
+    assert store.hits(b'"r"').found == [(20, 1, -1, 0, 9)]
     store.close()
     path.unlink()
     if others is not None:
