@@ -92,6 +92,10 @@ class Control:
         """Make `head` the end of the log for every process; only under ``append.lock``."""
         self._heads.write(head, _HEAD.pack(*head))
 
+    def forget_head(self) -> None:
+        """Let the files alone say where the log ends, until a head is published again; under ``append.lock``."""
+        self._heads.clear()
+
     def publish_promise(self, promise: Promise) -> None:
         """Tell every process how far the log is on disk; only under ``sync.lock``."""
         self._promises.write(promise, _PROMISE.pack(*promise))
@@ -116,6 +120,11 @@ class _Slot(Generic[T]):
         data = body + _CRC.pack(zlib.crc32(body))
         self._files.write_at(self._fd, data, self._offset)
         self._known = (data, value)
+
+    def clear(self) -> None:
+        """Make the slot say nothing."""
+        self._files.write_at(self._fd, bytes(self._stop - self._offset), self._offset)
+        self._known = (b"", None)
 
     def unpack(self, data: bytes, make: Callable[..., T]) -> T | None:
         """Return the value of a slot, unless it is cut, torn, or of another boot or log."""

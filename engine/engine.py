@@ -17,14 +17,12 @@ from .database import Database
 from .errors import LogCorrupt, LogUnavailable
 from .events import Event, NewEvent, Position
 from .files import Files
-from .fold import state_after
 from .health import EventSourcingHealth
 from .health_report import HealthReport
 from .integrity import IntegrityReport, Status, Verified
 from .latency import LatencyRing
 from .ledger import RunLedger
-from .ledger_view import states_of
-from .run_events import events_of
+from .run_events import events_of, replayed
 from .settings import Settings
 from .snapshot_file import Head, SnapshotFile
 from .snapshots import Snapshot, Snapshots
@@ -32,6 +30,7 @@ from .states import RunState
 from .verified import Verification, last_verification, note_verification
 from .verify import verify_log
 from .wal import FileLog
+from .wal.mend import Mended
 
 _BATCH_EVENTS = 256
 _FOLLOW_SECONDS = 0.05
@@ -269,6 +268,19 @@ class EventSourcingEngine:
         """
         self._log.settle()
 
+    def repair(self, by: str) -> Mended | None:
+        """Let a log go on of which a sync has failed; None when none has.
+
+        What can be read and verifies is copied to a file of which no sync has failed; what does not is kept in
+        quarantine. The log says so, and who answers for it: `by`, 1 to 200 characters.
+
+        Raises:
+            ValueError: `by` is empty or too long.
+            LockTimeout: somebody holds the log's locks.
+            LogCorrupt, LogMoved: what was on disk does not verify, or is missing; LogPoisoned: the disk still refuses.
+        """
+        return self._log.mend(by)
+
     def check(self) -> None:
         """Raise what the next append would meet in the way of it; nothing is written, nothing waited for.
 
@@ -366,14 +378,7 @@ class EventSourcingEngine:
         Raises:
             SnapshotMismatch: none can be believed.
         """
-        found = self.snapshot_to_begin_with()
-        states = {} if found is None else states_of(*found)
-        for event in self.read_from(None if found is None else found[1].position):
-            if event.run_id is not None:
-                state = state_after(states.get(event.run_id), event)
-                if state is not None:
-                    states[event.run_id] = state
-        return states
+        return replayed(self.snapshot_to_begin_with(), self.read_from)
 
     @property
     def durable_seq(self) -> int:

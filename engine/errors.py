@@ -107,7 +107,7 @@ class LockTimeout(LogUnavailable):
 
 class LogPoisoned(LogUnavailable):
     """The log {path} is poisoned: {reason}.
-    A failed sync may have lost bytes; repair the log before anything is appended.
+    A failed sync may have lost bytes; an operator's repair lets it go on: `commander repair`.
     """
 
 

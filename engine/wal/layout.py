@@ -44,6 +44,11 @@ class Layout:
         return self.directory / "newborn"
 
     @property
+    def mended(self) -> Path:
+        """Return the name under which a copy of a poisoned file is written before it gets that one's."""
+        return self.directory / "mended"
+
+    @property
     def segments(self) -> Path:
         """Return the directory of the sealed files."""
         return self.directory / "segments"

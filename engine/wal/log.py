@@ -22,6 +22,7 @@ from .drafts import Draft, Written, draft
 from .durability import Durability, Flusher
 from .index import Index, Retained
 from .layout import Layout
+from .mend import Mended, Mender
 from .reader import Reader
 from .seal import Sealer
 from .session import Session
@@ -62,6 +63,14 @@ class FileLog:
             self._durability,
             segment_bytes=settings.segment_bytes,
             segment_seconds=settings.segment_seconds,
+            lock_seconds=settings.lock_seconds,
+        )
+        self._mender = Mender(
+            self.layout,
+            files,
+            log_id=header.log_id,
+            boot_id=boot_id,
+            now=now,
             lock_seconds=settings.lock_seconds,
         )
         self._files = files
@@ -116,6 +125,15 @@ class FileLog:
         """
         self._notice_fork()
         return self._sealer.seal()
+
+    def mend(self, by: str) -> Mended | None:
+        """Let a poisoned log go on, in files of which no sync has failed; None when it is not poisoned.
+
+        Raises:
+            LockTimeout, LogCorrupt, LogMoved, LogPoisoned: nothing was changed.
+        """
+        self._notice_fork()
+        return self._mender.mend(by, self._appender.chain)
 
     def retain(self, source: Retained) -> None:
         """Have the events of runs that were compacted away asked for here."""

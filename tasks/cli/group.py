@@ -14,6 +14,7 @@ from .doctor import doctor
 from .health import health
 from .output import UNREADABLE, exit_code_of, fail, no_right
 from .recover import recover
+from .repair import repair
 from .runs import runs
 from .show import show
 from .snapshot import snapshot
@@ -51,6 +52,7 @@ commander.add_command(health)
 commander.add_command(doctor)
 commander.add_command(snapshot)
 commander.add_command(compact)
+commander.add_command(repair)
 
 
 def main() -> None:

@@ -1,0 +1,233 @@
+"""Let a poisoned log go on, at an operator's word, in files of which no sync has failed.
+
+Nobody can tell which bytes of a file are on disk after one of its syncs has failed, and a later sync of
+the same file proves nothing. But whatever can be read and verifies may be copied to a fresh file and
+synced there. The copy is sealed, it takes the place of the file that it was copied from, and the log
+goes on in the next one. The steps, each durable before the next:
+
+1. what does not verify is set aside in quarantine, as after any crash
+2. the copy is written and synced under another name; its last line is `wal.sealed`
+3. so is the next file, whose first line is `wal.repaired`: what was cut off, and who answers for it
+4. the copy gets the file's own name in ``segments/``
+5. ``control`` forgets where the log ends, so that until 7 the files alone say it
+6. the next file is renamed over the active name
+7. ``control`` is told, then the mark of the poisoning is removed
+
+Killed before 6 the log is as it was, and a repair begins again. Killed after it the log is still marked,
+and the next repair finds a fresh active file.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+
+from ..chain import Header
+from ..control import Control, Head, Promise
+from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
+from ..events import NewEvent
+from ..files import Files, Opened
+from ..ids import new_event_id
+from .drafts import REPAIRED, SEALED, Draft, Written, draft
+from .layout import Layout
+from .locks import Patience
+from .repair import Scan, facts_of, finish, scan, set_aside
+from .segments import LogFile, last_line, our_file, seals, start_of
+from .succession import digest_of, first_head
+
+BY_MAX = 200
+_MARK_BYTES_MAX = 512
+_NOTE_BYTES_MAX = 4096
+_COPY_BYTES = 1024 * 1024
+
+Chain = Callable[[Head, Sequence[Draft]], tuple[Written, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Mended:
+    """Say what a repair came to.
+
+    `through` is the last event of what was kept, `quarantine` the name of what was cut off behind it
+    (`quarantined_bytes` long), or None where everything verified.
+    """
+
+    through: int
+    reason: str
+    quarantine: str | None = None
+    quarantined_bytes: int = 0
+
+
+class Mender:
+    """Repair one poisoned log; everybody else is kept out meanwhile."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        files: Files,
+        *,
+        log_id: str,
+        boot_id: str,
+        now: Callable[[], datetime],
+        lock_seconds: float,
+    ) -> None:
+        self._layout = layout
+        self._files = files
+        self._log_id = log_id
+        self._boot_id = boot_id
+        self._now = now
+        self._lock_seconds = lock_seconds
+
+    def mend(self, by: str, chain: Chain) -> Mended | None:
+        """Let the log go on; None when it is not poisoned. `by` is who answers for it.
+
+        Raises:
+            ValueError: nobody is named, or in more than BY_MAX characters.
+            LockTimeout: somebody holds the log's locks.
+            LogCorrupt, LogMoved: events that were on disk do not verify, or are missing; nothing is changed.
+            LogPoisoned: the disk still refuses; the log stays as it was.
+        """
+        if not 1 <= len(by.strip()) <= BY_MAX:
+            raise ValueError(f"say who answers for the repair, in 1 to {BY_MAX} characters")
+        files, layout = self._files, self._layout
+        try:
+            with ExitStack() as stack:
+                stack.enter_context(self._alone())
+                control_file = files.open(layout.control, os.O_RDWR)
+                stack.callback(control_file.close)
+                fd, boot_id, log_id = control_file.fd, self._boot_id, self._log_id
+                control = Control(files, fd, boot_id=boot_id, log_id=log_id)
+                promise = control.read()[1]
+                is_poisoned = promise is not None and promise.poisoned
+                if not is_poisoned and not files.exists(layout.poisoned):
+                    return None
+                log = our_file(files, files.open(layout.active, os.O_RDWR, names_max=2), log_id)
+                stack.callback(log.close)
+                found = self._believed(log, promise)
+                return self._mend(log, found, _Told(by, self._reason(), chain, control))
+        except OSError as error:
+            reason = f"it cannot be repaired now: {error.strerror or error}"
+            raise LogPoisoned(layout.active, reason) from error
+
+    def _mend(self, log: LogFile, found: Scan, told: _Told) -> Mended:
+        files, layout = self._files, self._layout
+        name: str | None = None
+        facts: dict[str, object] = {"bytes": 0, "quarantine": None, "seq": found.head.seq + 1}
+        if found.broken is not None:
+            name = set_aside(files, layout, log.opened.fd, found.broken)
+            facts = facts_of(files, layout, name)
+        note = NewEvent(REPAIRED, {**facts, "reason": told.reason, "by": told.by})
+        sealed, digest = self._write_copy(log, found.head, told.chain)
+        header = Header(
+            self._log_id,
+            log.header.segment + 1,
+            sealed.seq + 1,
+            sealed.hash.decode("ascii"),
+            digest,
+        )
+        after = self._write_next(header, first_head(header, sealed), note, told.chain)
+        files.make_directory(layout.segments)
+        files.rename(layout.mended, layout.segment(log.header.first_seq))
+        told.control.forget_head()
+        files.rename(layout.newborn, layout.active)
+        told.control.publish_head(after)
+        told.control.publish_promise(Promise(after.seq))
+        if name is not None:
+            finish(files, layout, name)
+        files.remove(layout.poisoned)
+        files.sync_directory(layout.directory)
+        return Mended(found.head.seq, told.reason, name, int(str(facts["bytes"])))
+
+    def _believed(self, log: LogFile, promise: Promise | None) -> Scan:
+        """Return how far the active file is good; what was on disk must be."""
+        found = scan(self._files, log.opened.fd, start_of(log.header))
+        known = max(found.durable, promise.seq if promise else 0)
+        broken = found.broken
+        if broken is not None and broken.seq <= known:
+            reason = f"{broken.reason}, although event {known} was durable"
+            raise LogCorrupt(broken.seq, self._layout.active, broken.offset, reason)
+        if found.head.seq < known:
+            reason = f"it ends at {found.head.seq}, {known} was durable"
+            raise LogMoved(self._layout.active, reason)
+        return found
+
+    def _write_copy(self, log: LogFile, head: Head, chain: Chain) -> tuple[Head, str]:
+        """Write and sync a copy of what is good, and end it; return where it ends, and its SHA-256."""
+        files, fd = self._files, log.opened.fd
+        after, line = head, b""
+        if not seals(last_line(files, fd, head.size)):
+            facts = {
+                "first_seq": log.header.first_seq,
+                "last_seq": head.seq + 1,
+                "segment": log.header.segment,
+            }
+            after, line = self._chained(NewEvent(SEALED, facts), head, chain)
+        with self._fresh(self._layout.mended) as copy:
+            for offset in range(0, head.size, _COPY_BYTES):
+                part = files.read(fd, min(_COPY_BYTES, head.size - offset), offset)
+                files.write_at(copy.fd, part, offset)
+            files.write_at(copy.fd, line, head.size)
+            files.sync(copy.fd)
+            return after, digest_of(files, copy.fd, after.size)
+
+    def _write_next(self, header: Header, head: Head, note: NewEvent, chain: Chain) -> Head:
+        """Write and sync the file that the log goes on in; return where it ends."""
+        after, line = self._chained(note, head, chain)
+        with self._fresh(self._layout.newborn) as newborn:
+            self._files.write_at(newborn.fd, header.format() + line, 0)
+            self._files.sync(newborn.fd)
+        return after
+
+    def _chained(self, new: NewEvent, head: Head, chain: Chain) -> tuple[Head, bytes]:
+        id_ = new_event_id(self._now())
+        note = draft(new, id_, durable=head.seq, bytes_max=_NOTE_BYTES_MAX)
+        written, line = chain(head, [note])
+        return written.after, line
+
+    @contextmanager
+    def _fresh(self, path: Path) -> Iterator[Opened]:
+        """Open a file that is new, whatever a killed repair left under its name."""
+        self._files.remove(path)
+        opened = self._files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+    def _reason(self) -> str:
+        """Return what the mark says of the sync that failed."""
+        try:
+            mark = self._files.open(self._layout.poisoned, os.O_RDONLY)
+        except (FileNotFoundError, LogUnavailable):
+            return "a sync failed"
+        try:
+            text = self._files.read(mark.fd, _MARK_BYTES_MAX, 0).decode("utf-8", "replace")
+        finally:
+            mark.close()
+        return " ".join(text.split()) or "a sync failed"
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Hold every lock of the log, in the order in which sealing takes them."""
+        layout = self._layout
+        with ExitStack() as held:
+            for path in (layout.seal_lock, layout.sync_lock, layout.append_lock):
+                lock = self._files.open(path, os.O_RDWR | os.O_CREAT)
+                held.callback(lock.close)
+                patience = Patience(self._files, self._lock_seconds)
+                while not self._files.try_lock(lock.fd):
+                    patience.nap(lock, self._files.lock_holder)
+            yield
+
+
+@dataclass(frozen=True, slots=True)
+class _Told:
+    """Hold what one repair was told."""
+
+    by: str
+    reason: str
+    chain: Chain
+    control: Control
