@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -27,13 +27,11 @@ from .settings import Settings
 from .snapshot_file import Head, SnapshotFile
 from .snapshots import Snapshot, Snapshots
 from .states import RunState
+from .streaming import stream
 from .verified import Verification, last_verification, note_verification
 from .verify import verify_log
 from .wal import FileLog
 from .wal.mend import Mended
-
-_BATCH_EVENTS = 256
-_FOLLOW_SECONDS = 0.05
 
 
 class EventSourcingEngine:
@@ -170,23 +168,18 @@ class EventSourcingEngine:
         """
         return self._log.reader.read(self._position_of(position), contents)
 
-    async def stream_from(
+    def stream_from(
         self, position: Position | str | None, follow: bool = False
     ) -> AsyncIterator[Event]:
         """Yield the same as read_from without blocking the loop; `follow` goes on waiting for more.
 
-        Reading is done in the loop's default executor, a batch at a time.
+        Who follows gets an event once it is on disk (with durability "os": once it is written). Reading is
+        done in the loop's default executor, a batch at a time.
         """
-        at = await asyncio.to_thread(self._position_of, position)
-        while True:
-            batch = await asyncio.to_thread(self._log.reader.batch, at, _BATCH_EVENTS)
-            for event in batch:
-                yield event
-                at = event.position
-            if not batch:
-                if not follow:
-                    return
-                await asyncio.sleep(_FOLLOW_SECONDS)
+        reader = self._log.reader
+        durable = follow and self.settings.durability != "os"
+        batch = reader.durable_batch if durable else reader.batch
+        return stream(partial(self._position_of, position), batch, follow=follow)
 
     def _position_of(self, place: Position | str | None) -> Position | None:
         return self._snapshots.find(place).position if isinstance(place, str) else place

@@ -10,13 +10,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ..chain import HASH_BYTES, LINE_BYTES_MAX, follows, split_line
 from ..control import Control, Head, Promise
 from ..errors import LogCompacted, LogCorrupt, LogMoved, LogUnavailable
-from ..events import Event, Position, decode_line, outline
+from ..events import COUNT_MAX, Event, Position, decode_line, outline
 from ..files import Files, Opened
 from .layout import Layout
 from .lines import Line, read_lines
@@ -157,6 +157,12 @@ class Reader:
     def batch(self, position: Position | None, count: int) -> list[Event]:
         """Return up to `count` events after `position`."""
         return list(islice(self.read(position), count))
+
+    def durable_batch(self, position: Position | None, count: int) -> list[Event]:
+        """Return the same, as far as this boot knows it to be on disk; all, where it knows nothing."""
+        promise = self.published()[1]
+        last = COUNT_MAX if promise is None else promise.seq
+        return list(takewhile(lambda event: event.seq <= last, self.batch(position, count)))
 
     def end(self) -> tuple[int, str]:
         """Return the seq and the hash of the last event that is there."""

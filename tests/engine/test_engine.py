@@ -7,6 +7,7 @@ import sqlite3
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -127,6 +128,35 @@ def test_a_stream_is_what_reading_gives_and_following_waits_for_more(tmp_path: P
     with open_log(tmp_path) as log:
         assert asyncio.run(read(log)) == list(log.read_from(None))
         assert asyncio.run(follow(log)) == [None, 0, 1, 2, 3, 4, "later"]
+
+
+@pytest.mark.parametrize("durability", ["fsync", "group", "os"])
+def test_who_follows_sees_an_event_once_it_is_on_disk(
+    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = Settings(state_directory=tmp_path, durability=durability, flush_seconds=3600)
+    with EventSourcingEngine.open(settings) as log:
+        log.append("note", {"i": 0})
+        log.sync()
+        position = list(log.read_from(None))[-1].position
+        log.append("note", {"i": 1}, wait=False)
+        reader, looks = log._log.reader, []
+        really = reader.durable_batch
+
+        def look(*arguments: Any) -> list[Event]:
+            looks.append(log.durable_seq)
+            if len(looks) == 3:
+                log.sync()
+            return really(*arguments)
+
+        monkeypatch.setattr(reader, "durable_batch", look)
+
+        async def first() -> Event:
+            return await anext(log.stream_from(position, follow=True))
+
+        assert asyncio.run(first()).payload == {"i": 1}
+        assert looks == ([] if durability == "os" else [2, 2, 2])
+        assert [event.payload for event in log.read_from(position)] == [{"i": 1}]
 
 
 def test_a_cancelled_stream_leaves_the_engine_usable(tmp_path: Path) -> None:
