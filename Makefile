@@ -2,7 +2,7 @@
 # The tools live in .venv. Linux, make, and Python 3.11 or newer are all that must be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types services test test-fast test-floors demo bench-log bench-observe clean
+.PHONY: help install lint format types services test test-fast test-floors demo bench-log bench-observe mutants clean
 .SUFFIXES:
 
 ROOMS := engine tasks beat
@@ -61,6 +61,9 @@ bench-log: install  ## measure the log against the bare write + fdatasync loop o
 
 bench-observe: install  ## measure what observing plain tasks costs a worker, in CPU time; needs Redis
 	@$(BIN)/python -m bench.observe $(ARGS)
+
+mutants: install  ## delete each sync, lock and check of the log in turn; a test must notice (hours)
+	@$(BIN)/python -m tests.kit.mutation $(ARGS)
 
 clean:  ## remove .venv and all that was built; the next command installs anew
 	rm -rf $(VENV) $(VENV)-floors build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis

@@ -1,0 +1,232 @@
+"""Delete each sync, lock and check of the log in turn, and see that a test notices.
+
+    python -m tests.kit.mutation [--workers 2] [--only engine/wal/seal.py] [--list] [--json results.json]
+
+Each mutant is a copy of the tree with one statement less. The tests of the log run on it and stop at the
+first that fails. A mutant that no test notices has survived: the statement is not needed, or a test is
+missing. A run that takes longer than `LIMIT_SECONDS` counts as noticed: the mutant hung.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ast
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from queue import Queue
+
+from tests.source_tree import ROOMS, ROOT
+
+GUARDED = (
+    "engine/wal/*.py",
+    "engine/control.py",
+    "engine/files.py",
+    "engine/archive.py",
+    "engine/compaction.py",
+    "engine/snapshots.py",
+    "engine/snapshot_file.py",
+    "engine/verification.py",
+)
+TESTS = (
+    "tests/engine/test_syncs.py",
+    "tests/engine/test_wal_*.py",
+    "tests/engine/test_segments*.py",
+    "tests/engine/test_engine.py",
+    "tests/engine/test_log_*.py",
+    "tests/engine/test_verify*.py",
+    "tests/engine/test_index_rows.py",
+    "tests/engine/test_snapshots*.py",
+    "tests/engine/test_compaction.py",
+    "tests/engine/test_places.py",
+    "tests/crash/test_*.py",
+)
+LIMIT_SECONDS = 420
+SYNCS = frozenset(("sync", "_sync", "sync_directory", "fsync", "fdatasync"))
+UNLOCKS = frozenset(("unlock",))
+LOCKS = frozenset(("try_lock",))
+CHECKS = ("refuse", "_refuse", "check", "_check")
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One statement or condition, where it stands, and what takes its place."""
+
+    path: str
+    line: int
+    kind: str
+    text: str
+    instead: str
+    span: tuple[int, int]
+
+
+def mutants_of(path: str, source: str) -> Iterator[Mutant]:
+    """Yield the mutants of one file, from its top to its end."""
+    data, starts = source.encode(), [0]
+    for line in source.splitlines(keepends=True):
+        starts.append(starts[-1] + len(line.encode()))
+
+    def mutant(node: ast.expr | ast.stmt, kind: str, instead: str) -> Mutant:
+        assert node.end_lineno is not None
+        assert node.end_col_offset is not None
+        start = starts[node.lineno - 1] + node.col_offset
+        stop = starts[node.end_lineno - 1] + node.end_col_offset
+        text = " ".join(data[start:stop].decode().split())
+        return Mutant(path, node.lineno, kind, text, instead, (start, stop))
+
+    found = []
+    for node in ast.walk(ast.parse(source)):
+        match node:
+            case ast.Expr(value=ast.Call() as call) if name_of(call) in SYNCS:
+                found.append(mutant(node, "sync", "pass"))
+            case ast.Expr(value=ast.Call() as call) if name_of(call) in UNLOCKS:
+                found.append(mutant(node, "lock", "pass"))
+            case ast.Expr(value=ast.Call() as call) if name_of(call).startswith(CHECKS):
+                found.append(mutant(node, "check", "pass"))
+            case ast.Call() if name_of(node) in LOCKS:
+                found.append(mutant(node, "lock", "True"))
+            case ast.If(orelse=[]) if isinstance(node.body[-1], ast.Raise):
+                found.append(mutant(node.test, "check", "False"))
+    yield from sorted(found, key=lambda each: each.span)
+
+
+def name_of(call: ast.Call) -> str:
+    """Return the last part of what is called: `sync` of `self._files.sync(fd)`."""
+    match call.func:
+        case ast.Attribute(attr=name) | ast.Name(id=name):
+            return name
+    return ""
+
+
+def all_mutants(only: Sequence[str]) -> list[Mutant]:
+    """Return the mutants of every guarded file, or of those that are named."""
+    paths = sorted({path for pattern in GUARDED for path in ROOT.glob(pattern)})
+    names = [path.relative_to(ROOT).as_posix() for path in paths]
+    chosen = [name for name in names if not only or name in only]
+    return [
+        mutant
+        for name in chosen
+        for mutant in mutants_of(name, (ROOT / name).read_text(encoding="utf-8"))
+    ]
+
+
+class Bench:
+    """A copy of the tree, imported before the installed one, in which one mutant at a time is tried."""
+
+    def __init__(self, directory: Path) -> None:
+        self.tree = directory / "tree"
+        self.path = directory / "path"
+        for name in (*ROOMS, "tests", "examples", "bench", "docs", "pyproject.toml", "README.md"):
+            source, target = ROOT / name, self.tree / name
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+        (self.path / "celery_commander").mkdir(parents=True)
+        for room in ROOMS:
+            (self.path / "celery_commander" / room).symlink_to(self.tree / room)
+        found = [sorted(self.tree.glob(pattern)) for pattern in TESTS]
+        self.tests = [str(path) for paths in found for path in paths]
+
+    def run(self, mutant: Mutant | None) -> str:
+        """Return the test that noticed; an empty text when none did."""
+        if mutant is None:
+            return self._tested()
+        path = self.tree / mutant.path
+        data = path.read_bytes()
+        start, stop = mutant.span
+        path.write_bytes(data[:start] + mutant.instead.encode() + data[stop:])
+        try:
+            return self._tested()
+        finally:
+            path.write_bytes(data)
+
+    def _tested(self) -> str:
+        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
+        variables = {
+            "PYTHONPATH": f"{self.path}{os.pathsep}{self.tree}",
+            "PYTHONDONTWRITEBYTECODE": "1",
+        }
+        process = subprocess.Popen(
+            [*command, "-m", "not slow", *self.tests],
+            cwd=self.tree,
+            env=os.environ | variables,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+        try:
+            output, _ = process.communicate(timeout=LIMIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, 9)
+            process.communicate()
+            return "it hung"
+        if process.returncode == 0:
+            return ""
+        failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
+        return failed[0].split(" - ")[0].split(maxsplit=1)[1] if failed else "the run ended"
+
+
+def tried(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]:
+    """Try all mutants, several at a time; yield each with what noticed it."""
+    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        free: Queue[Bench] = Queue()
+        for number in range(workers):
+            free.put(Bench(Path(directory) / str(number)))
+        bench = free.get()
+        noticed = bench.run(None)
+        free.put(bench)
+        if noticed:
+            raise SystemExit(f"the tests fail without any mutant: {noticed}")
+
+        def trial(mutant: Mutant) -> tuple[Mutant, str]:
+            bench = free.get()
+            try:
+                return mutant, bench.run(mutant)
+            finally:
+                free.put(bench)
+
+        with ThreadPoolExecutor(workers) as pool:
+            yield from pool.map(trial, mutants)
+
+
+def main() -> int:
+    """Run as a script; the exit status is 1 when a mutant has survived."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--only", action="append", default=[], metavar="FILE")
+    parser.add_argument("--list", action="store_true")
+    parser.add_argument("--json", type=Path)
+    arguments = parser.parse_args()
+    mutants = all_mutants(arguments.only)
+    if arguments.list:
+        for mutant in mutants:
+            print(f"{mutant.kind:<6} {mutant.path}:{mutant.line}  {mutant.text}")
+        return 0
+    rows, survived = [], 0
+    for mutant, noticed in tried(mutants, arguments.workers):
+        survived += not noticed
+        rows.append({**asdict(mutant), "noticed": noticed})
+        word = "noticed " if noticed else "SURVIVED"
+        print(
+            f"{word} {mutant.kind:<6} {mutant.path}:{mutant.line}  {mutant.text}  [{noticed}]",
+            flush=True,
+        )
+        if arguments.json:
+            arguments.json.write_text(json.dumps(rows, indent=1))
+    print(f"{len(mutants)} mutants, {len(mutants) - survived} noticed, {survived} survived")
+    return 1 if survived else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
