@@ -54,6 +54,25 @@ def tell_workers(
             raise BrokerSilent(str(error) or type(error).__name__) from error
 
 
+def ask_workers(app: Celery, command: str, seconds: float) -> dict[str, Any]:
+    """Ask all workers by a remote control command; return by name what those said that answered in time.
+
+    Two workers of one name give one answer.
+
+    Raises:
+        BrokerSilent: the broker cannot be reached now.
+    """
+    with fork_gate.passed():
+        try:
+            with _bounded_connection(app) as connection:
+                replies = app.control.broadcast(
+                    command, reply=True, timeout=seconds, connection=connection
+                )
+        except Exception as error:
+            raise BrokerSilent(str(error) or type(error).__name__) from error
+    return {name: said for reply in replies or () for name, said in reply.items()}
+
+
 def _bounded_connection(app: Celery) -> Any:
     kind = app.connection_for_read().transport.driver_type
     options = dict.fromkeys(_BOUNDS.get(kind, ()), ASK_SECONDS)

@@ -90,7 +90,8 @@ def check_store(commander: Commander, run_id: str, message: Message) -> None:
     """
     log_id = (message.headers.get("commander") or {}).get("log_id")
     if log_id is not None and log_id != commander.engine.log_id:
-        raise ForeignStore(run_id, commander.engine.log_id, log_id)
+        here = commander.engine_settings.state_directory
+        raise ForeignStore(run_id, f"{commander.engine.log_id} in {here}", log_id)
 
 
 def refusal_of(state: RunState | None, now: datetime) -> str | None:

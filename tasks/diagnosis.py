@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -18,9 +18,11 @@ from celery.backends.base import DisabledBackend
 
 from celery_commander.engine import CommanderError, Health, State
 
-from .broker import BrokerSilent, messages_in
+from .broker import BrokerSilent, ask_workers, messages_in
 from .maintenance import CHECK_HEALTH
+from .neighbours import ASK
 from .schedule import entries_of
+from .worker_facts import REMEDY
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -30,6 +32,8 @@ LATE_ROUNDS = 10
 """After how many intervals without a round beat counts as not running."""
 
 LOOKED_AT_MOST = 1_000
+ANSWER_SECONDS = 1.0
+"""How long workers are given to say which log they work with."""
 
 
 class Verdict(StrEnum):
@@ -61,6 +65,7 @@ def examine(commander: Commander) -> list[Finding]:
         ("result backend", _backend),
         ("beat", _beat),
         ("queues", _queues),
+        ("stores", _stores),
         ("tasks", _tasks),
     ]
     findings: list[Finding] = []
@@ -165,6 +170,31 @@ def _queues(commander: Commander) -> Iterator[Finding]:
             yield Finding(
                 "queues", Verdict.WRONG, f"runs wait in {queue}, which no worker consumes"
             )
+
+
+def _stores(commander: Commander) -> Iterator[Finding]:
+    """Ask the workers of the broker which log they work with; this app's own is the one to have."""
+    if commander.app.connection_for_read().transport.driver_type == "memory":
+        return  # nobody else is there
+    here = commander.engine_settings
+    ours = commander.engine.log_id if here.event_sourcing_wal.exists() else None
+    try:
+        told = ask_workers(commander.app, ASK, ANSWER_SECONDS)
+    except BrokerSilent as error:
+        yield _warn("stores", f"the workers cannot be asked for their log: {error}")
+        return
+    for name, said in sorted(told.items()):
+        if not isinstance(said, Mapping) or said.get("namespace") != commander.namespace:
+            continue
+        if said.get("log_id") == ours:
+            yield Finding("stores", Verdict.GOOD, f"worker {name} works with this log, {ours}")
+            continue
+        mine = f"log {ours}" if ours else "no log yet"
+        text = (
+            f"worker {name} works with log {said.get('log_id')} in {said.get('where')}, but in"
+            f" {here.state_directory} there is {mine}. {REMEDY}"
+        )
+        yield Finding("stores", Verdict.WRONG, text)
 
 
 def _tasks(commander: Commander) -> Iterator[Finding]:

@@ -71,6 +71,7 @@ def _make_durable(cls: type[Task]) -> None:
     cls.__call__, cls.on_success, cls.on_failure = call, on_success, on_failure
     cls._commander_body = body
     cls.Request = "celery_commander.tasks.request:DurableRequest"
+    cls._commander_strategy, cls.Strategy = cls.Strategy, "celery_commander.tasks.foreign:strategy"
 
 
 def _next_call(cls: type[Task]) -> Callable[..., Any] | None:

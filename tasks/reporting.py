@@ -14,6 +14,7 @@ from celery.worker import state
 from celery_commander.engine import CommanderError
 
 from .broker import BrokerSilent, messages_in
+from .foreign import ForeignMessages
 from .neighbours import Neighbours
 from .worker_facts import COMPLETE, INCOMPLETE, PENDING, REFUSED
 
@@ -36,6 +37,7 @@ class Reporter:
         self._consumer = consumer
         self._source = str(getattr(consumer, "hostname", None) or "worker")
         self.neighbours = Neighbours(commander, self._source)
+        self.foreign = ForeignMessages(commander)
         self._received = 0
         self._received_at: float | None = None
         self._received_seen = 0
@@ -74,7 +76,7 @@ class Reporter:
         try:
             self._ask_queues()
             if self._consumer is not None:
-                self.neighbours.tell()
+                self.neighbours.tell(refuses=self.foreign.logs())
             self._commander.store.reports.put(self._source, self.facts())
         except CommanderError as error:
             logger.warning("This worker's health report was not written: %s", error)
@@ -95,8 +97,10 @@ class Reporter:
         since = None if self._received_at is None else now - self._received_at
         return {
             "log_id": self._commander.engine.log_id,
+            "where": str(self._commander.engine_settings.state_directory),
             "namespace": self._commander.namespace,
             "other_logs": self.neighbours.others(),
+            "foreign": self.foreign.logs(),
             "recovery": recovery,
             "recovery_reason": why,
             "received": self._received,

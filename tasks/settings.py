@@ -33,6 +33,7 @@ _POSITIVE = (
     "verify_full_seconds",
     "observe_flush_seconds",
     "observe_exit_seconds",
+    "foreign_seconds",
 )
 _INTERVALS = (
     "health_check_seconds",
@@ -46,6 +47,7 @@ _COUNTS: Mapping[str, tuple[int, int | None]] = {
     "undo_retries": (0, None),
     "bus_outbox_messages": (1, None),
     "flower_rows": (1, 1000),
+    "foreign_messages": (1, None),
     "observe_queue_events": (1, None),
     "observe_batch_events": (1, None),
 }
@@ -84,6 +86,10 @@ class TaskSettings:
     """The time between two looks of a worker at how many messages wait for it."""
     consume_stale_seconds: float = 60.0
     """How long a free worker may receive nothing from a queue that holds messages before health says so."""
+    foreign_seconds: float = 30.0
+    """The longest time that a worker holds a message of another store before it hands it back; the first time 1 s."""
+    foreign_messages: int = 1000
+    """How many such messages a worker holds beside its own; more of them slow its own work down."""
     flower_rows: int = 50
     """How many runs, steps or events one page of Flower shows; 1 to 1000."""
     observe: str | Sequence[str] = "all"

@@ -75,6 +75,7 @@ class Watcher:
                 return
             due = waited_seconds >= settings.sweep_seconds
             self.reporter.look()
+            self.reporter.foreign.hand_back()
             if self._wake.is_set() or due or self._somebody_died():
                 self._wake.clear()
                 waited_seconds = 0.0 if due else waited_seconds

@@ -13,6 +13,10 @@ INCOMPLETE: Final = "incomplete"
 REFUSED: Final = "refused"
 """What a worker says of its recovery: not run yet, all handled, some runs left for the next pass, nothing decided."""
 
+REMEDY: Final = (
+    "Give every worker and publisher of this broker one state directory, as an absolute path"
+)
+
 
 def judge_workers(
     found: Findings, reports: Sequence[WorkerReport], *, log_id: str, stale_seconds: float
@@ -34,7 +38,7 @@ def judge_workers(
 
 
 def _judge_store(found: Findings, report: WorkerReport, log_id: str) -> None:
-    theirs = report.facts.get("log_id")
+    theirs, where = report.facts.get("log_id"), report.facts.get("where")
     if theirs is not None and theirs != log_id:
         found.say(
             Health.UNHEALTHY, f"worker {report.source} works with log {theirs}, not with {log_id}"
@@ -43,7 +47,13 @@ def _judge_store(found: Findings, report: WorkerReport, log_id: str) -> None:
         found.say(
             Health.UNHEALTHY,
             f"worker {name} takes messages of the same broker and namespace as {report.source},"
-            f" but works with log {other}",
+            f" but works with log {other}. {REMEDY}",
+        )
+    for other, seen in (report.facts.get("foreign") or {}).items():
+        found.say(
+            Health.UNHEALTHY,
+            f"worker {report.source} works with log {theirs} in {where}, but is sent messages of log {other}"
+            f" (such as task {seen.get('task')}), which it hands back. {REMEDY}",
         )
 
 

@@ -58,6 +58,15 @@ class TestJudging:
         assert judged({}, {"log_id": "elsewhere"}).status is Health.UNHEALTHY
         assert judged({"other_logs": {"w9@h": "elsewhere"}}).status is Health.UNHEALTHY
 
+    def test_a_worker_that_is_sent_messages_of_another_log_names_both(self) -> None:
+        seen = {"theirs": {"count": 2, "run_id": "r", "task": "pay"}}
+
+        report = judged({"where": "/ours", "foreign": seen})
+
+        assert report.status is Health.UNHEALTHY
+        for words in ("log in /ours", "messages of log theirs", "task pay", "one state directory"):
+            assert words in report.reasons[0]
+
     @pytest.mark.parametrize(
         "recovery, expected",
         [

@@ -58,9 +58,32 @@ def test_only_another_log_of_the_same_namespace_is_strange(bench: Bench, known: 
     known.heard("them@there", "another log", US)
     known.heard("friend@there", bench.app.commander.engine.log_id, US)
     known.heard("bank@there", "another log", "bank")
-    known.heard("us@here", "another log", US)
+    known.heard("us@here", bench.app.commander.engine.log_id, US)
 
     assert known.others() == {"them@there": "another log"}
+
+
+def test_one_of_our_name_with_another_log_is_strange(bench: Bench, known: Neighbours) -> None:
+    """Two workers without -n on one host are both celery@host."""
+    known.heard("us@here", "another log", US, where="/their/state")
+    known.heard("us@here", bench.app.commander.engine.log_id, US)  # our own word, come back
+
+    assert known.others() == {"us@here": "another log in /their/state"}
+
+
+def test_who_is_sent_our_messages_is_strange_whatever_its_namespace(
+    bench: Bench, known: Neighbours, now: list[float], told: list[Any]
+) -> None:
+    known.heard("bank@there", "another log", "bank", refuses=["a third log"])
+    assert known.others() == {}
+    known.heard("bank@there", "another log", "bank", refuses=[bench.app.commander.engine.log_id])
+    assert known.others() == {"bank@there": "another log"}
+
+    known.tell()
+    now[0] += TELL_SECONDS
+    known.tell(refuses=["another log"])
+
+    assert told == [None, None]  # whoever has that log is unknown, so all are told
 
 
 def test_who_came_to_reason_or_fell_silent_is_forgotten(
