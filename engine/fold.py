@@ -51,8 +51,8 @@ __all__ = [
     "state_after",
 ]
 
-FOLD_VERSION: Final = 2
-"""Grows with every change of what is decided below; a ledger of another version is rebuilt."""
+FOLD_VERSION: Final = 3
+"""Grows with every change of what is decided below or in `letters`; a ledger of another version is rebuilt."""
 
 _RUNNING = frozenset({State.EXECUTING, State.VERIFYING})
 _UNFINISHED = _RUNNING | {State.PENDING, State.PAUSED}

@@ -16,6 +16,7 @@ from .errors import SnapshotMismatch
 from .events import Event, Position, decode_line
 from .fold import FOLD_VERSION, fold_all
 from .ledger_rows import pack, unpack, unpack_values
+from .letters import project_anew
 from .snapshot_file import Head, SnapshotFile
 from .states import RunState
 from .tables import LEDGER, folded, runs
@@ -86,9 +87,11 @@ def restore(connection: Connection, file: SnapshotFile, head: Head) -> None:
             for some in _batches(kept):
                 connection.execute(insert(table), some)
     if head.fold_version != FOLD_VERSION:
-        for state in folded_anew(file):
-            values = {**pack(state), "uncovered": 0}
-            connection.execute(update(runs).where(runs.c.run_id == state.run_id).values(values))
+        for events in _kept(file):
+            for state in fold_all(events).values():
+                values = {**pack(state), "uncovered": 0}
+                connection.execute(update(runs).where(runs.c.run_id == state.run_id).values(values))
+            project_anew(connection, events)
 
 
 def states_of(file: SnapshotFile, head: Head) -> dict[str, RunState]:
@@ -107,8 +110,14 @@ def state_of(row: dict[str, Any]) -> RunState:
 
 def folded_anew(file: SnapshotFile) -> Iterator[RunState]:
     """Yield the states of the runs whose events are kept, by today's rules."""
+    for events in _kept(file):
+        yield from fold_all(events).values()
+
+
+def _kept(file: SnapshotFile) -> Iterator[list[Event]]:
+    """Yield the events that a snapshot keeps, run by run."""
     for _, lines in groupby(file.events(), key=itemgetter(0)):
-        yield from fold_all(_event(file, stored) for _, stored in lines).values()
+        yield [_event(file, stored) for _, stored in lines]
 
 
 def _event(file: SnapshotFile, stored: StoredLine) -> Event:

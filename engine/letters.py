@@ -4,11 +4,17 @@ The letters are a projection of the log: each is named after the seq of the even
 resolved by a later event of its run. So they cannot say what has not happened, and a ledger that is
 built anew has the same ones. A run has one open letter at most, the one that says where it stands::
 
-    run.aborted                   aborted, or poison      resolved by a person, or superseded by stuck
+    run.aborted by the body       aborted                 born resolved: its caller was told
+    run.aborted otherwise         aborted, or poison      resolved by a person, or superseded by stuck
     run.paused  of kind doubt     in_doubt                resolved by a person, or by an abort
     run.paused  of kind version   version_conflict        the same
     run.stuck                     stuck                   the same
     run.requeued after a death    recovered               born resolved
+
+A body that raises has ended as bodies do: its caller gets the exception and its undos follow, so
+nothing is left to be done and nothing is open, although a person may still have it run anew. The
+same holds for a run that somebody revoked. What a limit or recovery decided, and what left a step in
+doubt, is open until a person has seen it.
 
 A rollback that a person lets go on after it was stuck has an `aborted` letter again: one that ends
 well leaves the run where its first abort would have. Built anew from a log that was compacted, a
@@ -23,7 +29,7 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Any, Final
 
-from sqlalchemy import Connection, Row, bindparam, insert, update
+from sqlalchemy import Connection, Row, bindparam, delete, insert, update
 
 from .events import Event
 from .fold import fold
@@ -45,6 +51,12 @@ class Category(StrEnum):
 
 FOR_A_PERSON: Final = frozenset({Category.IN_DOUBT, Category.VERSION_CONFLICT, Category.STUCK})
 """Categories that nothing but a person ends; they never expire."""
+
+TOLD: Final = "told"
+"""The resolution of a letter that is born resolved: whoever waits for the run hears how it ended."""
+
+LIMITS: Final = ("time limit", "SoftTimeLimitExceeded")
+"""How a run says that a limit ended it: as what cancelled it, or by its exception."""
 
 _PARKED: Final = {"doubt": Category.IN_DOUBT, "version": Category.VERSION_CONFLICT}
 LETTER_TYPES: Final = frozenset({"run.aborted", "run.paused", "run.stuck", "run.requeued"})
@@ -74,7 +86,9 @@ class DeadLetter:
     created_at: datetime
     seq: int
     resolved_at: datetime | None = None
-    resolution: str | None = None  # retried, discarded, aborted, stuck, resumed, ran unrecorded
+    resolution: str | None = (
+        None  # retried, discarded, told, aborted, stuck, resumed, ran unrecorded
+    )
     resolved_by: str | None = None  # the person; None: the run's own events ended it
     retried_as: str | None = None  # the run that goes in the place of an aborted one
 
@@ -82,6 +96,11 @@ class DeadLetter:
     def is_open(self) -> bool:
         """Tell whether anything is still to be done about it."""
         return self.resolved_at is None
+
+    @property
+    def may_be_retried(self) -> bool:
+        """Tell whether a person may still let its run go on, or have another go in its place."""
+        return self.is_open or self.resolution == TOLD
 
 
 def category_of(event: Event) -> Category | None:
@@ -149,6 +168,14 @@ def project(
         connection.execute(_RESOLVE, ended)
 
 
+def project_anew(connection: Connection, events: Sequence[Event]) -> None:
+    """Write the letters of one run by today's rules, from all its events, over what an older version wrote."""
+    made = letters_of(None, events)
+    if made:
+        connection.execute(delete(dead_letters).where(dead_letters.c.seq.in_(made)))
+        connection.execute(insert(dead_letters), [_pack(letter) for letter in made.values()])
+
+
 def keeps_events(state: RunState, now: datetime, *, days: int = 30) -> bool:
     """Tell whether a run's events must stay readable for its open letter's sake.
 
@@ -188,7 +215,21 @@ def _made(event: Event, state: RunState) -> DeadLetter:
         created_at=event.timestamp,
         seq=event.seq,
     )
-    return _resolved(letter, event) if category is Category.RECOVERED else letter
+    if category is Category.RECOVERED:
+        return _resolved(letter, event)
+    if category is Category.ABORTED and is_told(event, state):
+        return replace(letter, resolved_at=event.timestamp, resolution=TOLD)
+    return letter
+
+
+def is_told(event: Event, state: RunState) -> bool:
+    """Tell whether an abort is one that its caller expects: the body's own exception, or somebody's word."""
+    data = event.payload
+    if data.get("in_doubt"):
+        return data.get("reason") == "cancelled" and state.cancel_requested == "operator"
+    if data.get("reason") == "cancelled":
+        return state.cancel_requested not in (None, *LIMITS)
+    return data.get("reason") == "exception" and _reason(event) not in LIMITS
 
 
 def _reason(event: Event) -> str:

@@ -151,7 +151,7 @@ class DeadLetters:
 
         """
         letter = self.show(entry)
-        if not letter.is_open:
+        if not letter.may_be_retried:
             return self._finish(letter, answer)
         self._check_ours(letter)
         word = {"entry": entry, "by": by or who(), "answer": self._worded(letter, answer)}
@@ -265,7 +265,7 @@ class DeadLetters:
         counting = _counting_word(engine.history(letter.run_id), letter.id)
         if counting is None or counting.seq != mine.seq:
             now = self.show(letter.id)
-            if not now.is_open:
+            if not now.may_be_retried:
                 raise _resolved(now)
             raise DeadLetterRefused(letter.id, "its run has changed meanwhile; look at it again")
 

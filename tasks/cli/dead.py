@@ -43,6 +43,8 @@ def dead(
 
     in_doubt, version_conflict and stuck stay until somebody acts. aborted and poison runs are
     over; they may be run anew, and lapse after commander_dead_letter_days, as resolved ones do.
+    A run whose body raised is there from the start as resolved (told): its caller has the
+    exception. --all --category aborted lists these, and dead retry runs one of them anew.
     """
     if ctx.invoked_subcommand is not None:
         return
@@ -158,9 +160,9 @@ def _report(acted: Acted, *, as_json: bool) -> None:
 
 def _commands(letter: DeadLetter, *, asks: bool) -> list[str]:
     """Return what may be asked for now."""
-    if not letter.is_open:
-        return []
     retry, discard = f"dead retry {letter.id}", f"dead discard {letter.id} --reason TEXT"
+    if not letter.is_open:
+        return [retry] if letter.may_be_retried else []
     if asks:
         answers = ("--did-happen RESULT", "--did-not-happen", "--abort")
         return [f"{retry} {answer}" for answer in answers]

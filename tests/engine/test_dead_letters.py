@@ -40,17 +40,32 @@ from tests.engine.test_ledger_is_the_fold import MOVE, make_move
 
 POISON = (*EXECUTING, ("run.aborted@5", {"reason": "poison"}))
 DIED = (*EXECUTING, "run.fenced@6", "run.requeued@6")
+LIMIT = {"type": "billiard.exceptions:SoftTimeLimitExceeded", "message": "", "args": []}
+CANCELLED = ("run.aborted@5", {"reason": "cancelled"})
+LOST = (*EXECUTING, ("run.aborted@5", {"reason": "its history is incomplete"}))
 AGAIN = "operator.retried"
 CLOSED = "operator.discarded"
 
 # A story, and its letters in the order of the log: category, resolution.
 LETTERS: dict[str, tuple[tuple[Line, ...], list[tuple[str, str | None]]]] = {
     "a run that goes well has none": (COMMITTED, []),
-    "a body that raised": (ABORTED, [("aborted", None)]),
-    "an abort that was undone is still a letter": (COMPENSATED, [("aborted", None)]),
+    "a body that raised is told its caller": (ABORTED, [("aborted", "told")]),
+    "and stays so when it was undone": (COMPENSATED, [("aborted", "told")]),
+    "a body that raised and left a step in doubt": (
+        (*STEP_OPEN, ("run.aborted@5", {"in_doubt": [0]})),
+        [("aborted", None)],
+    ),
+    "a soft limit": ((*EXECUTING, ("run.aborted@5", {"exception": LIMIT})), [("aborted", None)]),
+    "a hard limit": (
+        (*EXECUTING, ("run.cancelled", {"reason": "time limit"}), CANCELLED),
+        [("aborted", None)],
+    ),
+    "a revoked run": ((*EXECUTING, "run.cancelled", CANCELLED), [("aborted", "told")]),
+    "recovery's own decision": (LOST, [("aborted", None)]),
     "a poison run": (POISON, [("poison", None)]),
     "a step in doubt": (IN_DOUBT, [("in_doubt", None)]),
     "another code": (CONFLICT, [("version_conflict", None)]),
+    "a person lets a run that raised go anew": ((*COMPENSATED, AGAIN), [("aborted", "retried")]),
     "an undo that failed for good": (STUCK, [("aborted", "stuck"), ("stuck", None)]),
     "a recovered run is born resolved": (DIED, [("recovered", "resumed")]),
     "a requeue without a death is none": (
@@ -65,7 +80,7 @@ LETTERS: dict[str, tuple[tuple[Line, ...], list[tuple[str, str | None]]]] = {
     ),
     "a parked run that recovery aborts": (
         (*IN_DOUBT, "run.aborted@5"),
-        [("in_doubt", "aborted"), ("aborted", None)],
+        [("in_doubt", "aborted"), ("aborted", "told")],
     ),
     "a parked run that is claimed": (
         (*IN_DOUBT, "run.started@6"),
@@ -73,7 +88,7 @@ LETTERS: dict[str, tuple[tuple[Line, ...], list[tuple[str, str | None]]]] = {
     ),
     "a stuck undo that began again": (
         (*STUCK, AGAIN, "run.aborted@5"),
-        [("aborted", "stuck"), ("stuck", "retried"), ("aborted", None)],
+        [("aborted", "stuck"), ("stuck", "retried"), ("aborted", "told")],
     ),
     "parked again": (
         (
@@ -149,11 +164,11 @@ def check_letters(
         ledger.rebuild()
 
         assert caught_up == everything(queue) == letters_in(engine)
-        still_open = {one.run_id: one.seq for one in caught_up if one.is_open}
-        assert still_open == {
+        retriable = {one.run_id: one.seq for one in caught_up if one.may_be_retried}
+        assert retriable == {
             run_id: state.letter for run_id, state in states.items() if state.letter is not None
         }
-        assert len(still_open) == queue.open_count
+        assert len([one for one in caught_up if one.is_open]) == queue.open_count
     database.close()
 
 
@@ -256,7 +271,8 @@ def test_a_void_word_says_nothing_of_a_step():
 def queue(ledger_of) -> DeadLetterQueue:
     engine, ledger, database = ledger_of
     for run_id, lines in (
-        ("r-aborted", ABORTED),
+        ("r-told", ABORTED),
+        ("r-aborted", LOST),
         ("r-undone", (*COMPENSATED, CLOSED)),
         ("r-doubt", IN_DOUBT),
         ("r-stuck", STUCK),
@@ -305,7 +321,7 @@ def test_a_letter_is_found_by_its_id_open_or_not(queue):
 
 def test_what_needs_a_person_never_lapses_and_the_rest_does(queue, monkeypatch):
     monkeypatch.setattr("tests.engine.test_dead_letters.late", timedelta(days=29))
-    assert len(queue.list(open_only=False)) == 6
+    assert len(queue.list(open_only=False)) == 7
     assert queue.prune() == 0
 
     monkeypatch.setattr("tests.engine.test_dead_letters.late", timedelta(days=31))
@@ -313,7 +329,7 @@ def test_what_needs_a_person_never_lapses_and_the_rest_does(queue, monkeypatch):
     lapsed = [one for one in ("1", "2") if queue.get(one)]
     assert (run_ids(queue, open_only=False), queue.open_count, lapsed) == (kept, 2, [])
     assert queue.prune(limit=1) == 1
-    assert queue.prune() == 3
+    assert queue.prune() == 4
     assert queue.prune() == 0
     assert run_ids(queue, open_only=False) == kept
 

@@ -14,11 +14,14 @@ from celery_commander.engine import (
     Status,
     UnknownSnapshot,
 )
-from celery_commander.engine.ledger_view import LedgerView
+from celery_commander.engine.dead_letters import DeadLetterQueue
+from celery_commander.engine.ledger_view import LedgerView, restore
 from celery_commander.engine.snapshot_file import Head, SnapshotFile, SnapshotWriter
+from celery_commander.engine.tables import LEDGER
 from tests.engine.histories import LIVE, STORIES, hash_of, ledger_of, opened, stored, tell
 from tests.engine.ledgers import DELIVERS, rows, write
 from tests.engine.logs import flip
+from tests.engine.story import COMPENSATED, STUCK
 
 
 def file_of(path: Path) -> SnapshotFile:
@@ -176,6 +179,43 @@ def test_a_snapshot_by_other_rules_has_its_unfinished_runs_folded_anew(tmp_path:
         old_head = file.head()
         assert old_head is not None
         assert states_of(file, old_head) == now
+
+
+def test_a_snapshot_by_other_rules_has_its_letters_made_anew(tmp_path: Path) -> None:
+    """Version 2 had an open letter of every body that raised."""
+    with opened(tmp_path) as engine, ledger_of(engine, tmp_path / "other.sqlite") as ledger:
+        write(engine, "r-1", COMPENSATED)
+        write(engine, "r-2", STUCK)
+        ledger.catch_up()
+        file = file_of(engine.snapshot("s").path)
+        database = ledger._database
+        queue = DeadLetterQueue(database)
+        now = queue.list(open_only=False)
+        assert [one.resolution for one in now] == [None, "stuck", "told"]
+
+        head = file.head()
+        assert head is not None
+        lines = file.path.read_bytes().splitlines(keepends=True)
+        lines[0] = lines[0].replace(b'"fold_version":%d' % head.fold_version, b'"fold_version":2')
+        file.path.write_bytes(b"".join(_open_if_told(line) for line in lines))
+        old_head = file.head()
+        assert old_head is not None
+        with database.begin() as connection:
+            LEDGER.drop_all(connection)
+            LEDGER.create_all(connection)
+            restore(connection, file, old_head)
+            assert connection.exec_driver_sql("SELECT count(*) FROM dead_letters").scalar() == 3
+
+        assert queue.list(open_only=False) == now
+
+
+def _open_if_told(line: bytes) -> bytes:
+    """Return a letter's line as version 2 wrote it."""
+    if not line.startswith(b"T dead_letters ") or b'"told"' not in line:
+        return line
+    front, _, row = line.partition(b' {"')
+    values = json.loads(b'{"' + row) | {"resolution": None, "resolved_at": None}
+    return front + b" " + json.dumps(values).encode() + b"\n"
 
 
 def _without_a_column(line: bytes) -> bytes:

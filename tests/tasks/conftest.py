@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_commander.engine import DeadLetter
 from celery_commander.tasks import DeadLetters, install
@@ -111,11 +112,11 @@ def stuck(bench: Bench, letters: DeadLetters) -> DeadLetter:
 
 @pytest.fixture
 def aborted(bench: Bench, letters: DeadLetters) -> DeadLetter:
-    """Give the letter of a run that was aborted and owes nothing."""
+    """Give the open letter of a run that a limit ended and that owes nothing."""
 
     def fail(what: str) -> str:
         bench.calls.append(what)
-        raise LookupError("secret")
+        raise SoftTimeLimitExceeded("secret")
 
     bench.run(fail, "7 euro")
     (letter,) = letters.list()

@@ -74,7 +74,7 @@ def ended(bench: Bench, letters: DeadLetters, *ends: tuple[str, dict[str, Any]])
         bench.app.commander.engine.append(
             event_type, data, run_id=bench.run_id, token=state.token, n=state.n + 1
         )
-    return letters.list()[0]
+    return letters.list(open_only=False)[0]
 
 
 def types(bench: Bench, run_id: str | None = None) -> list[str]:

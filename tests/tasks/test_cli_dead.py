@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from celery import Celery
+from celery.exceptions import SoftTimeLimitExceeded
 
 from celery_commander.engine import NewEvent, encode_exception
 from tests.tasks.cli_kit import DONE, HALF, OPEN, answer, invoke, life, make_app, snapshot
@@ -25,10 +26,11 @@ def app(tmp_path: Path) -> Iterator[Celery]:
 def ids(app: Celery) -> dict[str, str]:
     """Write an aborted run, a parked one and a stuck one; return the ids of their letters."""
     raised = {"exception": encode_exception(LookupError("secret")), "reason": "exception"}
+    limited = {**raised, "exception": encode_exception(SoftTimeLimitExceeded("secret"))}
     doubt = {"kind": "doubt", "due": None, "reason": "step 0 is in doubt"}
     news = [
         *life(DONE)[:2],
-        owned(DONE, 2, "run.aborted", {**raised, "generation": 1}),
+        owned(DONE, 2, "run.aborted", {**limited, "generation": 1}),
         *life(OPEN)[:3],
         owned(OPEN, 3, "run.paused", doubt),
         *life(HALF)[:4],
@@ -54,7 +56,7 @@ def test_the_list_shows_what_is_open_and_counts_it(app, ids):
     assert [line.split()[0] for line in lines[1:4]] == [ids[HALF], ids[OPEN], ids[DONE]]
     assert lines[-1] == "open: 1 aborted, 1 in_doubt, 1 stuck"
     assert "secret" not in result.output
-    assert "LookupError" in result.output
+    assert "SoftTimeLimitExceeded" in result.output
 
 
 def test_the_list_may_be_narrowed_and_widened(app, ids):
@@ -67,6 +69,20 @@ def test_the_list_may_be_narrowed_and_widened(app, ids):
     assert letters() == [OPEN, DONE]
     assert letters("--all").count(HALF) == 2  # its abort, and its undo that was stuck
     assert answer(app, "dead")["open"]["stuck"] == 0
+
+
+def test_a_body_that_raised_is_listed_as_told_and_may_be_run_anew(app):
+    raised = {"exception": encode_exception(LookupError("secret")), "reason": "exception"}
+    aborted = owned(DONE, 2, "run.aborted", {**raised, "generation": 1})
+    (event,) = app.commander.engine.append_many([*life(DONE)[:2], aborted])[2:]
+
+    assert invoke(app, "dead").output == "nothing is open\n"
+    assert "told" in invoke(app, "dead", "--all").output
+    told = answer(app, "dead", "show", str(event.seq))
+    assert (told["resolution"], told["commands"]) == ("told", [f"dead retry {event.seq}"])
+    assert invoke(app, "dead", "discard", str(event.seq), "--reason", "x").exit_code == 1
+    assert answer(app, "dead", "retry", str(event.seq))["action"] == "run anew"
+    assert "retried" in invoke(app, "dead", "--all").output
 
 
 def test_a_store_without_letters_says_so(app):

@@ -60,7 +60,9 @@ def test_a_parked_run_may_be_aborted_with_its_step_in_doubt(bench, letters, park
     assert (acted.action, acted.reason) == ("abort", "cancelled")
     state = bench.history(bench.run_id).state
     assert (state.state, state.owed) == (State.ABORTED, (0,))
-    assert [one.category for one in letters.list()] == [Category.ABORTED]
+    assert letters.list() == []  # whoever said so knows it
+    (last, _) = letters.list(open_only=False)
+    assert (last.category, last.resolution) == (Category.ABORTED, "told")
 
 
 @pytest.mark.parametrize("said", [None, Said()])
@@ -131,7 +133,9 @@ def test_a_stuck_undo_begins_again_in_a_new_generation(bench, letters, stuck):
     assert (stuck.category, acted.action) == (Category.STUCK, "abort")
     assert (state.state, state.generation, state.owed) == (State.ABORTED, 2, (0,))
     assert bench.history(bench.run_id).abort_reason == "exception"
-    assert [(one.category, one.reason) for one in letters.list()] == [("aborted", "LookupError")]
+    assert letters.list() == []
+    last = letters.list(open_only=False)[0]
+    assert (last.category, last.reason, last.resolution) == ("aborted", "LookupError", "told")
 
 
 def test_an_aborted_run_goes_anew_under_a_fresh_id(bench, letters, aborted):
@@ -176,6 +180,26 @@ def test_a_new_run_keeps_its_callbacks_and_leaves_what_it_was_counted_in(bench, 
     assert kept == {
         "id": "r-new", "root_id": "another", "group": None, "group_index": None, "retries": 0,
     }  # fmt: skip
+
+
+def test_an_ordinary_refusal_is_open_for_nobody_and_may_be_run_anew(bench, letters):
+    """A declined card is told to the caller; an operator has nothing to do about it, and health neither."""
+
+    def decline(what: str) -> None:
+        bench.calls.append(what)
+        raise PermissionError(what)
+
+    bench.run(decline, "7 euro")
+    bench.app.commander.ledger.catch_up()
+
+    (letter,) = letters.list(open_only=False)
+    assert (letter.category, letter.resolution, letter.resolved_by) == ("aborted", "told", None)
+    assert (letters.list(), letters.open_count) == ([], 0)
+    assert bench.app.commander.health.report().metric("dead_letters").value == 0
+    acted = letters.retry(letter.id, by="ann@shop")
+    assert bench.deliver(acted.run_id)[0] == "FAILURE"
+    assert bench.calls == ["7 euro"] * 2
+    assert letters.show(letter.id).resolved_by == "ann@shop"
 
 
 # --- closing one -----------------------------------------------------------------------------------
