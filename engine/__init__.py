@@ -59,7 +59,14 @@ from .ids import EventId, RunId, holder_name, new_event_id
 from .integrity import BrokenAt, IntegrityReport, Status, Verified
 from .leases import Lease, LeaseManager, LeaseRow, LeaseStatus
 from .ledger import RunLedger
-from .letters import LETTER_TYPES, Category, DeadLetter, category_of, keeps_events
+from .letters import (
+    LETTER_TYPES,
+    Category,
+    DeadLetter,
+    category_of,
+    exception_kind,
+    keeps_events,
+)
 from .liveness import Liveness, LivenessLock, LivenessRef, probe
 from .plan import (
     Abort,
@@ -143,6 +150,7 @@ __all__ = [
     "SavedContent",
     "State",
     "Void",
+    "exception_kind",
     "fold",
     "state_after",
     # dead letters

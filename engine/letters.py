@@ -235,12 +235,21 @@ def is_told(event: Event, state: RunState) -> bool:
 def _reason(event: Event) -> str:
     """Return why in a few words: no message of an exception, which may hold what is nobody's business."""
     data = event.payload
+    kind = exception_kind(data.get("exception"))
     if event.type == "run.stuck":
-        return f"the undo of step {data.get('step')} failed for good"
-    reason, exception = str(data.get("reason") or data.get("kind")), data.get("exception")
-    if reason != "exception" or not isinstance(exception, Mapping):
-        return reason
-    return str(exception.get("type") or reason).rpartition(":")[2]
+        undo, name = data.get("undo"), data.get("name")
+        which = f"the undo {undo}" if isinstance(undo, str) else "the undo"
+        step = f"step {data.get('step')}" + (f" ({name})" if isinstance(name, str) else "")
+        return f"{which} of {step} failed for good" + (f": {kind}" if kind else "")
+    reason = str(data.get("reason") or data.get("kind"))
+    return kind or reason if reason == "exception" else reason
+
+
+def exception_kind(recorded: object) -> str | None:
+    """Return the name of a recorded exception's class, without its module; None where there is none."""
+    if not isinstance(recorded, Mapping) or not isinstance(recorded.get("type"), str):
+        return None
+    return str(recorded["type"]).rpartition(":")[2]
 
 
 def _resolved(letter: DeadLetter, event: Event) -> DeadLetter:

@@ -27,6 +27,7 @@ from .install import Commander
 from .recovery import Detail, RecoveryBootstrapper, RecoveryResult
 from .settings import TaskSettings
 from .steps import Step, Undo, step
+from .stuck import StuckUndo
 from .subscriber import EventSourcingSubscriber
 
 __all__ = [
@@ -53,6 +54,7 @@ __all__ = [
     "Acted",
     "DeadLetters",
     "Said",
+    "StuckUndo",
     # The bus
     "BusMessage",
     "MessageBus",

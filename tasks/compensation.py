@@ -151,7 +151,8 @@ def _undo_one(link: Task, ownership: Ownership, step: int, generation: int) -> f
     place = {"step": step, "generation": generation, "attempt": tries}
     if tries > ownership.commander.settings.undo_retries + ALLOWED_DEATHS:
         died = RunAborted(ownership.run_id, f"the undo of step {step} died {tries - 1} times")
-        ownership.take_and_append(("run.stuck", {**place, "exception": encode_exception(died)}))
+        stuck = _stuck_data(entry, place, encode_exception(died))
+        ownership.take_and_append(("run.stuck", stuck))
         _announce_stuck(ownership, entry, place)
         raise Ignore(str(died))
     ownership.take_and_append(("compensation.started", place))  # before the undo
@@ -207,10 +208,15 @@ def _undo_failed(
     )
     if not failed["final"]:
         return _backoff_seconds(settings.undo_backoff_seconds, tries)
-    ownership.append("run.stuck", {**place, "exception": exception}, wait=True)
+    ownership.append("run.stuck", _stuck_data(entry, place, exception), wait=True)
     _announce_stuck(ownership, entry, place)
     logger.error("Run %s is stuck: its undo %s failed for good.", ownership.run_id, entry.undo)
     raise Ignore("the undo failed for good; the run needs a person")
+
+
+def _stuck_data(entry: Entry, place: dict[str, Any], exception: Any) -> dict[str, Any]:
+    """Return what a person needs to know first: which undo, of which step, and why."""
+    return {**place, "name": entry.name, "undo": entry.undo, "exception": exception}
 
 
 def _announce_stuck(ownership: Ownership, entry: Entry, place: dict[str, Any]) -> None:

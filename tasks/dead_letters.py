@@ -42,6 +42,7 @@ from celery_commander.engine import (
 from .gate import fork_gate
 from .message import as_new_run, created_data, of_created
 from .publishing import publish_again
+from .stuck import StuckUndo, undo_given_up
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -135,6 +136,16 @@ class DeadLetters:
         doubts = history.in_doubt
         left = (entry for entry in doubts if not (entry.resolve or entry.retry_in_doubt))
         return next(left, doubts[0])  # what settles itself is asked only when nothing else is
+
+    def stuck_undo(self, letter: DeadLetter) -> StuckUndo | None:
+        """Return which undo made a run stuck, from its history; None for other letters, and once that is archived."""
+        if letter.category is not Category.STUCK:
+            return None
+        try:
+            events = self._commander.engine.history(letter.run_id)
+        except HistoryArchived:
+            return None
+        return undo_given_up([event for event in events if event.seq <= letter.seq])
 
     def retry(self, entry: str, answer: Said | None = None, *, by: str | None = None) -> Acted:
         """Let the run of a letter go on, or run an aborted one anew; `by` is who says so, default user@host.

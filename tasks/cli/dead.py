@@ -12,6 +12,7 @@ import click
 from celery_commander.engine import Category, DeadLetter
 
 from ..dead_letters import Acted, Said
+from ..stuck import StuckUndo
 from .output import (
     UNREADABLE,
     as_json,
@@ -63,20 +64,27 @@ def dead(
 
 @dead.command(short_help="Tell one letter, and what may be done about it.")
 @click.argument("entry", metavar="ID")
+@click.option("--values", is_flag=True, help="The error's message too; it may hold secrets.")
 @as_json
 @click.pass_context
-def show(ctx: click.Context, entry: str, as_json: bool) -> None:
-    """Show a letter, the step that is asked about, and the commands that answer it."""
+def show(ctx: click.Context, entry: str, *, values: bool, as_json: bool) -> None:
+    """Show a letter, the step that is asked about or could not be undone, and the commands that answer it."""
     commander = _ready(ctx)
     letter = commander.dead_letters.show(entry)
     asked = commander.dead_letters.asked_about(letter) if letter.is_open else None
     question = asked and {"step": asked.step, "name": asked.name, "key": asked.key}
     commands = _commands(letter, asks=asked is not None)
+    stuck = commander.dead_letters.stuck_undo(letter)
+    undo = None if stuck is None else dataclasses.asdict(stuck)
+    if undo is not None and not values:
+        del undo["message"]
     if as_json:
-        told = {**dataclasses.asdict(letter), "asks": question, "commands": commands}
-        print_json(told)
+        told = {"asks": question, "stuck": undo, "commands": commands}
+        print_json({**dataclasses.asdict(letter), **told})
         return
     print_table(HEADS, [_row(letter)])
+    if stuck is not None:
+        click.echo(f"\n{_stuck(stuck, values=values)}")
     if asked is not None:
         click.echo(f"\nDid step {asked.step} ({asked.name}) happen? Its key is {asked.key}.")
     for command in commands:
@@ -156,6 +164,16 @@ def _report(acted: Acted, *, as_json: bool) -> None:
     click.echo(f"run {acted.run_id}: {acted.action} ({acted.reason})")
     if acted.action == "skip":
         click.echo("It is recorded; a worker's next recovery does it.")
+
+
+def _stuck(stuck: StuckUndo, *, values: bool) -> str:
+    """Say which undo failed for good, in words."""
+    said = f": {stuck.message}" if values and stuck.message else ""
+    return (
+        f"Step {stuck.step} ({stuck.name}) is not undone: {stuck.undo} was tried {stuck.attempts} times,"
+        f" the last error was {stuck.error or 'not recorded'}{said}.\n"
+        "Mend it, then retry; or undo the step by hand and discard."
+    )
 
 
 def _commands(letter: DeadLetter, *, asks: bool) -> list[str]:

@@ -140,6 +140,18 @@ def test_a_stuck_undo_goes_on_once_it_was_mended(deployment: Deployment) -> None
     letter = wait_letter(deployment, Category.STUCK)
     deployment.wait_ended(run_id)
 
+    why = "the undo undo of step 1 (define_tasks.<locals>.act) failed for good: RuntimeError"
+    assert letter.reason == why
+    shown = asked(deployment, "show", letter.id, "--values")["stuck"]
+    assert shown == {
+        "step": 1,
+        "name": "define_tasks.<locals>.act",
+        "undo": "undo",
+        "attempts": 1,
+        "error": "RuntimeError",
+        "message": "the undo failed",
+    }
+
     told = asked(deployment, "retry", letter.id)
     again = wait_letter(deployment, Category.STUCK)
     assert (told["action"], again.run_id, again.id != letter.id) == ("abort", run_id, True)

@@ -129,6 +129,46 @@ def test_an_answer_is_recorded_as_it_was_given(app, ids):
     assert history.entries[0].value == {"receipt": [4, None]}
 
 
+def test_a_stuck_letter_names_the_undo_and_why_it_failed(app):
+    raised = {"exception": encode_exception(LookupError("x")), "reason": "exception"}
+    away = encode_exception(ConnectionError("bank.example, account 4711"))
+    tries = [
+        owned(HALF, 5 + n, kind, {"step": 0, "generation": 1, "attempt": 1 + n // 2, **more})
+        for n, (kind, more) in enumerate(
+            [("compensation.started", {}), ("compensation.failed", {"exception": away})] * 2
+        )
+    ]
+    gave_up = {"step": 0, "name": "charge", "undo": "cli.refund", "exception": away}
+    news = [
+        *life(HALF)[:4],
+        owned(HALF, 4, "run.aborted", {**raised, "generation": 1}),
+        *tries,
+        owned(HALF, 9, "run.stuck", {**gave_up, "generation": 1, "attempt": 2}),
+    ]
+    letter = str(app.commander.engine.append_many(news)[-1].seq)
+
+    (listed,) = answer(app, "dead")["letters"]
+    undo = app.commander.history(HALF).entries[0].undo
+    why = "the undo cli.refund of step 0 (charge) failed for good: ConnectionError"
+    assert (listed["id"], listed["reason"]) == (letter, why)
+    told = answer(app, "dead", "show", letter)["stuck"]
+    assert told == {
+        "step": 0,
+        "name": "charge",
+        "undo": undo,
+        "attempts": 2,
+        "error": "ConnectionError",
+    }
+    assert answer(app, "dead", "show", letter, "--values")["stuck"]["message"] == str(
+        away["message"]
+    )
+    output = invoke(app, "dead", "show", letter).output
+    assert f"Step 0 (charge) is not undone: {undo} was tried 2 times" in output
+    assert "4711" not in output
+    assert "4711" in invoke(app, "dead", "show", letter, "--values").output
+    assert answer(app, "dead", "show", letter)["commands"][0] == f"dead retry {letter}"
+
+
 @pytest.mark.parametrize(
     "options, said",
     [
