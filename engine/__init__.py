@@ -86,7 +86,14 @@ from .plan import (
 from .rounds import Rounds
 from .run_query import RunQuery
 from .secret import keep_secret
-from .settings import Settings, suggest
+from .settings import (
+    ORDERED,
+    Settings,
+    check_seconds,
+    check_whole_number,
+    number_of,
+    suggest,
+)
 from .snapshots import Snapshot
 from .states import Checkpoint
 from .values import decode, digest, encode, register_type
@@ -112,6 +119,10 @@ __all__ = [
     "BootClock",
     "Settings",
     "keep_secret",
+    "ORDERED",
+    "check_seconds",
+    "check_whole_number",
+    "number_of",
     "suggest",
     # names
     "EventId",

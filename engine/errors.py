@@ -48,6 +48,8 @@ from __future__ import annotations
 
 import os
 
+from .shown import shown
+
 StrPath = str | os.PathLike[str]
 
 
@@ -63,7 +65,7 @@ class CommanderError(Exception):
 
 
 class SettingsError(CommanderError):
-    """Setting {key} = {value!r} is refused: {reason}{hint}."""
+    """Setting {key} = {shown}{origin} is refused: {reason}{hint}."""
 
     def __init__(self, key: str, value: object, reason: str, suggestion: str | None = None) -> None:
         super().__init__(key, value, reason, suggestion)
@@ -71,6 +73,8 @@ class SettingsError(CommanderError):
         self.value = value
         self.reason = reason
         self.suggestion = suggestion
+        self.source, self.origin = "", ""
+        self.shown = shown(value)
         self.hint = f"; did you mean {suggestion!r}?" if suggestion else ""
 
 

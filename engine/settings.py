@@ -20,6 +20,12 @@ from .places import NETWORK
 
 DURABILITIES = ("fsync", "group", "os")
 
+LONGEST_SECONDS = 100 * 365 * 24 * 60 * 60.0
+"""A century: beyond it the clocks and waits of the platform give up, at the first use."""
+LONGEST_DAYS = 100 * 365
+LARGEST = 10**15
+"""More than any count or size may be; what it bounds must fit into a database and a queue."""
+
 _POSITIVE = ("flush_seconds", "lock_seconds", "lease_seconds", "sweep_seconds", "segment_seconds")
 _SMALLEST = {
     "archive_days": 1,
@@ -46,12 +52,13 @@ _HEALTH_SMALLEST = {
     "disk_unhealthy_bytes": 0,
     "dead_letters_degraded": 1,
 }
-_FIRST_THEN = (  # the first of two limits is met first
+ORDERED = (  # the first of two limits is met first
     ("latency_degraded_seconds", "latency_unhealthy_seconds"),
     ("log_degraded_bytes", "log_unhealthy_bytes"),
     ("backlog_degraded_events", "backlog_unhealthy_events"),
     ("disk_unhealthy_bytes", "disk_degraded_bytes"),
 )
+_LARGEST = {"archive_days": LONGEST_DAYS, "dead_letter_days": LONGEST_DAYS}
 _PATHS = ("state_directory", "event_sourcing_wal", "anchor_directory")
 
 
@@ -143,7 +150,7 @@ class Settings:
         self._check_seconds("pending_after_seconds", above_zero=False)
         for key, smallest in (_SMALLEST | _HEALTH_SMALLEST).items():
             self._check_count(key, smallest)
-        for low, high in _FIRST_THEN:
+        for low, high in ORDERED:
             if getattr(self, low) > getattr(self, high):
                 reason = f"it must not be above {high} ({getattr(self, high)})"
                 raise SettingsError(low, getattr(self, low), reason)
@@ -203,7 +210,8 @@ class Settings:
         object.__setattr__(self, key, value)  # frozen for everybody but its own constructor
 
     def _check_network(self) -> None:
-        if self.network_filesystem is not None and self.network_filesystem not in NETWORK:
+        kind: object = self.network_filesystem
+        if kind is not None and not (isinstance(kind, str) and kind in NETWORK):
             reason = "it must be a kind of network file system as the mount table names it"
             hint = suggest(str(self.network_filesystem).lower(), NETWORK)
             raise SettingsError("network_filesystem", self.network_filesystem, reason, hint)
@@ -222,20 +230,45 @@ class Settings:
 
     def _check_seconds(self, key: str, *, above_zero: bool) -> None:
         value = getattr(self, key)
-        number = isinstance(value, int | float) and not isinstance(value, bool)
-        if not number or not math.isfinite(value):
-            raise SettingsError(key, value, "it must be a number of seconds")
-        if value < 0:
-            raise SettingsError(key, value, "it must not be negative")
+        check_seconds(key, value)
         if above_zero and value == 0:
             raise SettingsError(key, value, "it must be above zero")
 
     def _check_count(self, key: str, smallest: int) -> None:
-        value = getattr(self, key)
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise SettingsError(key, value, "it must be a whole number")
-        if value < smallest:
-            raise SettingsError(key, value, f"it must be at least {smallest}")
+        check_whole_number(key, getattr(self, key), smallest, _LARGEST.get(key, LARGEST))
+
+
+def check_seconds(key: str, value: object) -> None:
+    """Refuse what is no number of seconds, zero or more, that a clock can wait for.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    if not is_number or value != value or value in (math.inf, -math.inf):  # NaN
+        raise SettingsError(key, value, "it must be a number of seconds")
+    assert isinstance(value, int | float)
+    if value < 0:
+        raise SettingsError(key, value, "it must not be negative")
+    if value > LONGEST_SECONDS:
+        raise SettingsError(key, value, f"it must be at most {LONGEST_SECONDS:.0f}, a century")
+
+
+def check_whole_number(
+    key: str, value: object, smallest: int, largest: int | None = LARGEST
+) -> None:
+    """Refuse what is no whole number within its bounds.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    largest = LARGEST if largest is None else largest
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise SettingsError(key, value, "it must be a whole number")
+    if value < smallest:
+        raise SettingsError(key, value, f"it must be at least {smallest}")
+    if value > largest:
+        raise SettingsError(key, value, f"it must be at most {largest}")
 
 
 def suggest(key: str, known: Iterable[str]) -> str | None:
@@ -249,7 +282,7 @@ def _absolute(key: str, value: object) -> Path:
         path = Path(value)  # type: ignore[arg-type]  # what cannot be a path raises TypeError, answered below
     except TypeError as error:
         raise SettingsError(key, value, "it must be a path") from error
-    if path == Path() or "\0" in str(path):
+    if not str(path).strip() or path == Path() or "\0" in str(path):
         raise SettingsError(key, value, "it must name a file or directory")
     try:
         return path.expanduser().absolute()
@@ -261,7 +294,19 @@ def _read_number(key: str, value: object, default: object) -> object:
     """Read text as the kind of number that the default is; leave everything else to the checks."""
     if key in _PATHS or not isinstance(value, str) or not isinstance(default, int | float):
         return value
+    return number_of(key, value, type(default))
+
+
+def number_of(key: str, value: str, kind: type) -> object:
+    """Read text, as an environment gives it, as a number.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    what = "a whole number" if kind is int else "a number"
     try:
-        return type(default)(value)
+        if not value.isascii() or "_" in value:  # Python's own liberties
+            raise ValueError(value)
+        return kind(value)
     except ValueError as error:
-        raise SettingsError(key, value, "it must be a number") from error
+        raise SettingsError(key, value, f"it must be {what}") from error

@@ -33,7 +33,7 @@ from .pages import mount_in_flower
 from .publishing import install_sender
 from .recovery import RecoveryBootstrapper
 from .schedule import install_schedule
-from .settings import Resolved, TaskSettings, check_names, resolve
+from .settings import Resolved, TaskSettings, check_overrides, resolve
 from .store import Store, open_store
 from .subscriber import EventSourcingSubscriber
 from .task_signals import install_observation, remake_locks
@@ -50,7 +50,9 @@ class Commander:
     first use, so the order of this line and `app.conf.update(...)` does not matter.
 
     Raises:
-        SettingsError: an unknown name, or an app that has a commander already.
+        SettingsError: an unknown name or a value that cannot work, or an app that has a commander already. What the
+            environment and the app's configuration say is checked at the first use, by a worker, beat or command at
+            its start.
 
     """
 
@@ -60,7 +62,7 @@ class Commander:
                 "Commander", app.main, "this app has a commander already; install it once"
             )
         self.app = app
-        self._overrides = check_names(overrides)
+        self._overrides = check_overrides(overrides)
         self.live: dict[str, Ownership] = {}
         self._degraded = Degraded(self)
         self._resolved: Resolved | None = None

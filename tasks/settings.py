@@ -9,9 +9,18 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
-from celery_commander.engine import Settings, SettingsError, suggest
+from celery_commander.engine import (
+    ORDERED,
+    Settings,
+    SettingsError,
+    check_seconds,
+    check_whole_number,
+    number_of,
+    suggest,
+)
 
 from .interest import Observe
 
@@ -51,6 +60,10 @@ _COUNTS: Mapping[str, tuple[int, int | None]] = {
     "observe_queue_events": (1, None),
     "observe_batch_events": (1, None),
 }
+_SWITCHES = ("force_abort", "bus", "schedule")
+_NAMES = ("namespace", "queue")
+LONGEST_NAME = 200
+"""A queue's name has at most 255 bytes on RabbitMQ, and ours stand in the names of more than queues."""
 _TRUE = frozenset(("1", "true", "yes", "on"))
 _FALSE = frozenset(("0", "false", "no", "off", ""))
 
@@ -133,23 +146,18 @@ class TaskSettings:
         _one_of("in_doubt", self.in_doubt, IN_DOUBT)
         Observe.of(self.observe)
         for key in _POSITIVE:
-            value = getattr(self, key)
-            if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
-                raise SettingsError(key, value, "it must be a number of seconds above zero")
+            check_seconds(key, getattr(self, key))
+            if getattr(self, key) == 0:
+                raise SettingsError(key, 0, "it must be above zero")
         for key, (smallest, largest) in _COUNTS.items():
-            _whole_number(key, getattr(self, key), smallest, largest)
+            check_whole_number(key, getattr(self, key), smallest, largest)
         for key in _INTERVALS:
             _check_interval(key, getattr(self, key))
-        for key in ("namespace", "queue"):
-            if not isinstance(getattr(self, key), str | None):
-                raise SettingsError(key, getattr(self, key), "it must be a text")
-
-
-def _whole_number(key: str, value: object, smallest: int, largest: int | None) -> None:
-    above = largest is not None and isinstance(value, int) and value > largest
-    if isinstance(value, bool) or not isinstance(value, int) or value < smallest or above:
-        bounds = f"{smallest} or more" if largest is None else f"from {smallest} to {largest}"
-        raise SettingsError(key, value, f"it must be a whole number, {bounds}")
+        for key in _SWITCHES:
+            if not isinstance(getattr(self, key), bool):
+                raise SettingsError(key, getattr(self, key), "it must be True or False")
+        for key in _NAMES:
+            _check_name(key, getattr(self, key))
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,24 +177,74 @@ def resolve(
     does not begin so is not ours and is passed over.
 
     Raises:
-        SettingsError: an unknown key (with a suggestion) or a value that cannot work.
+        SettingsError: an unknown key (with a suggestion) or a value that cannot work; where it was given is said.
 
     """
     values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
     for key, value in configured.items():
         if key.startswith(PREFIX):
-            values[_known(key, key.removeprefix(PREFIX), value)] = value
+            name = _known(key, key.removeprefix(PREFIX), value)
+            values[name], sources[name] = value, f"{key} on the app's configuration"
     for key, value in environment.items():
         if key.startswith(ENVIRONMENT_PREFIX) and not key.startswith(TEST_PREFIX):
-            values[_known(key, key.removeprefix(ENVIRONMENT_PREFIX).lower(), value)] = value
-    values |= check_names(overrides)
-    ours = {key: _typed(key, values.pop(key)) for key in TASK_KEYS & values.keys()}
-    return Resolved(Settings.of(values), TaskSettings(**ours))
+            name = _known(key, key.removeprefix(ENVIRONMENT_PREFIX).lower(), value)
+            values[name], sources[name] = value, f"{key} in the environment"
+    for key, value in check_names(overrides).items():
+        values[key], sources[key] = value, f"{key}= of Commander"
+    try:
+        return _made(values)
+    except SettingsError as error:
+        raise _sourced(error, sources.get(error.key, "")) from error
+
+
+def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the arguments of Commander as they are, once each can work by itself.
+
+    Limits that must stand in an order are compared when the other sources have been read as well.
+
+    Raises:
+        SettingsError: an unknown name (with a suggestion), or a value that cannot work with any other.
+
+    """
+    values = check_names(overrides)
+    pairs = (*ORDERED, *(pair[::-1] for pair in ORDERED))
+    stand_ins = {other: key for key, other in pairs if key in values and other not in values}
+    checked = values | {other: values[key] for other, key in stand_ins.items()}
+    elsewhere = values.get("anchor_directory")
+    is_place = isinstance(elsewhere, str | Path) and bool(str(elsewhere).strip())
+    if is_place and "state_directory" not in values:  # nothing is known of it yet
+        stand_ins["state_directory"] = "anchor_directory"
+        checked["state_directory"] = Path(str(elsewhere)) / "elsewhere"
+    try:
+        _made(checked)
+    except SettingsError as error:
+        key = stand_ins.get(error.key, error.key)
+        found = SettingsError(key, values.get(key), error.reason, error.suggestion)
+        raise _sourced(found, f"{key}= of Commander") from error
+    return values
 
 
 def check_names(overrides: Mapping[str, Any]) -> dict[str, Any]:
     """Return the overrides as they are; an unknown name is refused with a suggestion."""
     return {_known(key, key, value): value for key, value in overrides.items()}
+
+
+def _made(values: Mapping[str, Any]) -> Resolved:
+    ours = {key: _typed(key, values[key]) for key in values if key in TASK_KEYS}
+    theirs = {key: value for key, value in values.items() if key not in TASK_KEYS}
+    return Resolved(Settings.of(theirs), TaskSettings(**ours))
+
+
+def _sourced(error: SettingsError, source: str) -> SettingsError:
+    """Return the error with where the value was given, and what to do about it."""
+    default = _DEFAULTS.get(error.key)
+    remedy = f"{error.reason}; change it there, or leave it out for the default ({default})"
+    if default is None:
+        remedy = f"{error.reason}; change it there, or leave it out"
+    found = SettingsError(error.key, error.value, remedy, error.suggestion)
+    found.source, found.origin = source, f" ({source})" if source else ""
+    return found
 
 
 def _keys(settings: Any) -> frozenset[str]:
@@ -198,7 +256,10 @@ ALL_KEYS = TASK_KEYS | _keys(Settings)
 _NUMBERS: Mapping[str, type] = dict.fromkeys((*_POSITIVE, *_INTERVALS), float) | dict.fromkeys(
     _COUNTS, int
 )
-_SWITCHES = ("force_abort", "bus", "schedule")
+_DEFAULTS = {
+    field.name: field.default
+    for field in (*dataclasses.fields(TaskSettings), *dataclasses.fields(Settings))
+}
 
 
 def _known(shown: str, key: str, value: object) -> str:
@@ -222,12 +283,7 @@ def _typed(key: str, value: Any) -> Any:
         if value.lower() in _TRUE | _FALSE:
             return value.lower() in _TRUE
         raise SettingsError(key, value, "it must be 1 or 0")
-    if key in _NUMBERS:
-        try:
-            return _NUMBERS[key](value)
-        except ValueError as error:
-            raise SettingsError(key, value, "it must be a number") from error
-    return value
+    return number_of(key, value, _NUMBERS[key]) if key in _NUMBERS else value
 
 
 def _one_of(key: str, value: object, allowed: tuple[str, ...]) -> None:
@@ -237,8 +293,19 @@ def _one_of(key: str, value: object, allowed: tuple[str, ...]) -> None:
 
 
 def _check_interval(key: str, value: object) -> None:
-    if value is None or (
-        isinstance(value, int | float) and not isinstance(value, bool) and value >= 0
-    ):
+    if value is None:
         return
-    raise SettingsError(key, value, "it must be a number of seconds, or 0 or None for never")
+    try:
+        check_seconds(key, value)
+    except SettingsError as error:
+        raise SettingsError(key, value, f"{error.reason}, or 0 or None for never") from error
+
+
+def _check_name(key: str, value: object) -> None:
+    if value is None:
+        return
+    if not isinstance(value, str):
+        raise SettingsError(key, value, "it must be a text")
+    if not value.strip() or not value.isprintable() or len(value.encode()) > LONGEST_NAME:
+        reason = f"it must be a name of printable characters, at most {LONGEST_NAME} bytes"
+        raise SettingsError(key, value, reason)

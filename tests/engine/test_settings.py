@@ -150,7 +150,7 @@ def test_plain_values_are_read_as_an_environment_gives_them() -> None:
         ({"lease_second": 5}, "no such setting; did you mean 'lease_seconds'?"),
         ({"colour": 5}, "there is no such setting."),
         ({"lease_seconds": "soon"}, "must be a number"),
-        ({"max_deaths": "1.5"}, "must be a number"),
+        ({"max_deaths": "1.5"}, "must be a whole number"),
     ],
 )
 def test_plain_values_that_cannot_be_read_are_named(values: dict[str, object], told: str) -> None:

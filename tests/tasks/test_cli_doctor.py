@@ -80,7 +80,8 @@ def test_runs_of_a_task_that_the_app_does_not_know_are_named(app: Celery) -> Non
 
 def test_a_setting_that_cannot_work_is_the_only_finding(tmp_path: Path) -> None:
     app = Celery("cli", broker="memory://")
-    Commander(app, state_directory=tmp_path / "state", lease_seconds=-1)
+    app.conf.commander_lease_seconds = -1
+    Commander(app, state_directory=tmp_path / "state")
 
     (only,) = findings(app, "wrong")
 
