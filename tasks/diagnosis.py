@@ -82,6 +82,9 @@ def examine(commander: Commander) -> list[Finding]:
 def _settings(commander: Commander) -> Iterator[Finding]:
     engine, tasks = commander.engine_settings, commander.settings
     yield Finding("settings", Verdict.GOOD, f"namespace {commander.namespace}")
+    if commander.app.conf.task_always_eager:
+        text = "task_always_eager is on: tasks run in their caller, and durable ones unrecorded"
+        yield _warn("settings", text)
     if engine.durability != "fsync":
         yield _warn("settings", f"durability is {engine.durability}: a power cut loses events")
     if tasks.force_abort:

@@ -14,6 +14,7 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from . import attempt, delivery
+from .direct import note_direct_call
 from .errors import RetryInsideStep
 
 logger = logging.getLogger(__name__)
@@ -42,6 +43,8 @@ def _make_durable(cls: type[Task]) -> None:
         )
 
     def call(self: Task, *args: Any, **kwargs: Any) -> Any:
+        if self.request.called_directly:
+            note_direct_call(self)
         if (
             self.request.called_directly
             or self.request.is_eager

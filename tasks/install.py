@@ -64,6 +64,7 @@ class Commander:
         self.app = app
         self._overrides = check_overrides(overrides)
         self.live: dict[str, Ownership] = {}
+        self.called_plainly: set[str] = set()
         self._degraded = Degraded(self)
         self._resolved: Resolved | None = None
         self._store: Store | None = None
@@ -214,6 +215,7 @@ class Commander:
         self._holders = {}
         self.watcher = None
         self.live = {}
+        self.called_plainly = set()
         self._degraded = Degraded(self)
         self.bus.after_fork()
         self.subscriber.after_fork()

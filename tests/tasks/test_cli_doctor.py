@@ -100,12 +100,13 @@ def test_a_broker_that_does_not_answer_is_wrong(tmp_path: Path) -> None:
 def test_no_result_backend_no_schedule_and_an_open_directory_are_warnings(tmp_path: Path) -> None:
     app = Celery("cli", broker="memory://")
     Commander(app, state_directory=tmp_path / "state", schedule=False, durability="os")
+    app.conf.task_always_eager = True
     app.commander.engine.append("note", {})
     os.chmod(tmp_path / "state", 0o750)
 
     warned = " / ".join(findings(app, "warning"))
 
-    for words in ("cannot wait", "schedule is off", "chmod 0700", "durability is os"):
+    for words in ("cannot wait", "schedule is off", "chmod 0700", "durability is os", "eager"):
         assert words in warned
 
 
