@@ -58,14 +58,22 @@ def sha256_of(files: Files, path: Path) -> str:
 def move(layout: Layout, files: Files, path: Path) -> None:
     """Move one file into the archive; when it returns, both directories are on disk.
 
+    It has its new name on disk before the old one goes. A rename would promise less: between two directories
+    one of them may reach the disk alone, should somebody sync it after a kill here, and the file with neither.
+
     Raises:
-        LogUnavailable: a file of that name lies there already, or it cannot be moved.
+        LogUnavailable: another file of that name lies there already, or it cannot be moved.
     """
     target = layout.archive / path.name
-    if files.exists(target):
-        raise LogUnavailable(layout.active, f"{target} is there already; move it away")
     try:
-        files.rename(path, target)
+        if not files.exists(target):
+            files.link(path, target)
+        elif os.path.samestat(files.stat(os.fspath(path)), files.stat(os.fspath(target))):
+            files.sync_directory(target.parent)  # whoever began may have been killed before that
+        else:
+            raise LogUnavailable(layout.active, f"{target} is there already; move it away")
+        files.remove(path)
+        files.sync_directory(path.parent)
     except OSError as error:
         reason = f"{path.name} cannot be archived: {error.strerror}"
         raise LogUnavailable(layout.active, reason) from error

@@ -123,19 +123,30 @@ class Files:
             LogUnavailable: it cannot be made, is a symbolic link, or others could write into it.
         """
         try:
-            path.parent.mkdir(mode=DIRECTORY_MODE, parents=True, exist_ok=True)
-            try:
-                os.mkdir(path, DIRECTORY_MODE)
-            except FileExistsError:
-                pass  # checked below, whoever made it
-            else:
-                self.sync_directory(path.parent)
+            self._make_missing(path)
             found = os.lstat(path)
         except OSError as error:
             raise LogUnavailable(path, f"its directory cannot be made: {error.strerror}") from error
         reason = _refusal(found, stat.S_ISDIR, "directory")
         if reason is not None:
             raise LogUnavailable(path, f"{path.name} {reason}")
+
+    def _make_missing(self, path: Path) -> None:
+        """Make a directory and what is missing above it, each on disk before anything is made inside it.
+
+        One that is there is synced too: whoever made it may have been killed before that.
+        """
+        try:
+            self._mkdir(path)
+        except FileExistsError:
+            pass  # who asked looks at what it is
+        except FileNotFoundError:
+            self._make_missing(path.parent)
+            self._mkdir(path)
+        self.sync_directory(path.parent)
+
+    def _mkdir(self, path: Path) -> None:
+        os.mkdir(path, DIRECTORY_MODE)
 
     def mounts(self) -> list[str]:
         """Return the lines of this process's mount table; none where the system has no such table."""
@@ -195,17 +206,37 @@ class Files:
         """Wait until the names in a directory are on disk."""
         sync_directory(path)
 
+    def sync_way(self, path: Path) -> None:
+        """Wait until every name that leads to a path is on disk, as far up as its file system goes.
+
+        What this user may not open for reading is passed over.
+        """
+        device = os.lstat(path.parent).st_dev
+        for directory in path.parents:
+            if os.lstat(directory).st_dev != device:
+                break
+            try:
+                self.sync_directory(directory)
+            except PermissionError:
+                continue
+
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, over whatever had it, and wait until that is on disk."""
-        os.rename(source, target)
+        self._rename(source, target)
         self.sync_directory(target.parent)
         if source.parent != target.parent:
             self.sync_directory(source.parent)
 
+    def _rename(self, source: Path, target: Path) -> None:
+        os.rename(source, target)
+
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name, which nothing must have yet, and wait until that is on disk."""
-        os.link(source, target, follow_symlinks=False)
+        self._link(source, target)
         self.sync_directory(target.parent)
+
+    def _link(self, source: Path, target: Path) -> None:
+        os.link(source, target, follow_symlinks=False)
 
     def is_same(self, path: Path, opened: Opened) -> bool:
         """Tell whether the path means this file now."""

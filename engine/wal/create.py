@@ -92,6 +92,9 @@ def _create(layout: Layout, files: Files, now: datetime) -> None:
     knows_one = files.exists(layout.control) and files.stat(os.fspath(layout.control)).st_size
     if knows_one or segment_numbers(layout):
         raise LogMoved(layout.active, f"it is gone, but {layout.directory.name} knows it")
+    files.sync_way(
+        layout.directory
+    )  # whoever made a directory may have been killed before it was on disk
     files.remove(layout.newborn)
     newborn = files.open(layout.newborn, os.O_RDWR | os.O_CREAT | os.O_EXCL)
     try:

@@ -120,6 +120,9 @@ class Settler:
         if found.head.seq < known:
             raise LogMoved(self._session.path, f"it ends at {found.head.seq}, {known} was durable")
         self._sync(handles)
+        self._files.sync_directory(
+            self._layout.active.parent
+        )  # its maker may have been killed before that
         if promise is None:
             self.promise = Promise(found.head.seq)
             handles.control.publish_promise(self.promise)

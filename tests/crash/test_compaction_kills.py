@@ -29,12 +29,13 @@ class Watched(Files):
         for name in CALLS:
             setattr(self, name, self._watching(name, getattr(super(), name)))
 
-    def rename(self, source: Path, target: Path) -> None:
+    def _rename(self, source: Path, target: Path) -> None:
         self._told("rename", target)
-        os.rename(source, target)
-        self.sync_directory(target.parent)
-        if source.parent != target.parent:
-            self.sync_directory(source.parent)
+        super()._rename(source, target)
+
+    def _link(self, source: Path, target: Path) -> None:
+        self._told("link", target)
+        super()._link(source, target)
 
     def _watching(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def call(what: Any, *args: Any) -> Any:
@@ -128,7 +129,7 @@ def test_old_files_go_only_after_the_snapshot_and_the_claim_are_on_disk(tmp_path
         snapshot = engine.snapshot("nightly")
         engine.compact("nightly")
     partial = snapshot.path.with_name(f"{snapshot.path.name}.partial")
-    moved = next(path for name, path in seen if name == "rename" and path.parent.name == "archive")
+    moved = next(path for name, path in seen if name == "link" and path.parent.name == "archive")
     order = [
         ("sync", partial),
         ("rename", snapshot.path),
@@ -137,12 +138,13 @@ def test_old_files_go_only_after_the_snapshot_and_the_claim_are_on_disk(tmp_path
         ("sync", engine.path),
         ("append", engine.path),  # wal.compacted
         ("sync", engine.path),
-        ("rename", moved),
+        ("link", moved),
         ("sync_directory", moved.parent),
+        ("remove", moved.parent.parent / "segments" / moved.name),
         ("sync_directory", moved.parent.parent / "segments"),
     ]
     at = -1
     for step in order:
         at = seen.index(step, at + 1)
-    assert seen.count(("rename", moved)) == 1
-    assert seen.index(("rename", moved)) > seen.index(("sync_directory", snapshot.path.parent))
+    assert seen.count(("link", moved)) == 1
+    assert seen.index(("link", moved)) > seen.index(("sync_directory", snapshot.path.parent))

@@ -1,0 +1,388 @@
+"""Let processes work on a simulated disk, kill them, cut the power, and ask what must hold after each step.
+
+It knows no more than a user does: what was returned, what a reader saw, and what stands in the files by the
+independent check of chain.py.
+"""
+
+from __future__ import annotations
+
+import random
+import shutil
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from celery_commander.engine import (
+    CommanderError,
+    Database,
+    EventSourcingEngine,
+    HistoryArchived,
+    LogPoisoned,
+    NewEvent,
+    RunLedger,
+    Settings,
+    Status,
+)
+from celery_commander.engine.control import Control
+from celery_commander.engine.files import Files
+from celery_commander.engine.snapshots import PARTIAL
+from celery_commander.engine.verify import verify_log
+from tests.engine.ledgers import COMMITS, DELIVERS, lines_of, rows
+
+from .chain import Chain, Link
+from .disk import Disk, Fault, Image, Killed, SimulatedFiles, put
+
+AFTER_A_CRASH = (Status.OK_ANCHORED, Status.OK_UNANCHORED, Status.TORN_TAIL)
+BY_RECOVERY = frozenset({"wal.repaired", "wal.sealed"})
+_SEGMENT_BYTES = 8192
+
+
+@contextmanager
+def scratch() -> Iterator[Path]:
+    """Give a directory in memory where the host has one; a disk below it would only cost time."""
+    memory = Path("/dev/shm")
+    place = memory if memory.is_dir() else None
+    with tempfile.TemporaryDirectory(prefix="power-", dir=place) as directory:
+        yield Path(directory)
+
+
+class Process:
+    """One process with the log open, as its files and its engine are all that the log knows of it."""
+
+    def __init__(self, world: World, *, create: bool = True) -> None:
+        self.files = SimulatedFiles(world.disk)
+        self.files.fault, world.next_fault = world.next_fault, None
+        try:
+            self.engine = EventSourcingEngine.open(
+                world.settings,
+                files=self.files,
+                now=world.now,
+                boot_id=f"boot {world.boot}",
+                create=create,
+            )
+        except BaseException:
+            self.files.die()
+            raise
+        self.last_seq = 0
+
+    def end(self) -> None:
+        """Kill it."""
+        self.files.die()
+        log = self.engine._log
+        log._flusher.close()
+        log.index.close()
+        log.latency.close()
+
+
+class World:
+    """A host with a disk, some processes, and a memory of what it was promised."""
+
+    def __init__(self, base: Path) -> None:
+        self.base = base
+        self.boot = 0
+        self.runs = 0
+        self.moments = 0
+        self.crashes = 0  # kills, cuts and faults, of which each may leave one file in quarantine
+        self.known: list[Link] = []
+        self.promised = 0
+        self.poisoned = False
+        self.next_fault: Fault | None = None
+        self.processes: list[Process] = []
+        self.counts: Counter[str] = Counter()
+        self._enter(base / "0", Disk(base / "0"))
+
+    @classmethod
+    def after(cls, world: World, image: Image, root: Path) -> World:
+        """Return another host that boots with an image of this one's disk, in a directory of its own."""
+        other = cls.__new__(cls)
+        other.base, other.boot = root.parent, world.boot + 1
+        other.runs, other.moments = world.runs, world.moments + 1000
+        other.crashes, other.poisoned, other.next_fault = world.crashes + 1, world.poisoned, None
+        other.processes, other.counts = [], world.counts
+        put(world.disk, image, root, outside=False)
+        other._enter(root, Disk(root))
+        before = Chain(world.active).links
+        other.promised = max(world.promised, world.control_promise(before))
+        other.known = judge_image(other.active, before, other.promised)
+        return other
+
+    def _enter(self, root: Path, disk: Disk) -> None:
+        self.root, self.disk = root, disk
+        self.settings = Settings(
+            state_directory=root / "deep" / "state",
+            segment_bytes=_SEGMENT_BYTES,
+            flush_seconds=3600.0,
+            lock_seconds=2.0,
+        )
+        self.active = self.settings.event_sourcing_wal
+        self.directory = Path(f"{self.active}.d")
+
+    def now(self) -> datetime:
+        self.moments += 1
+        return datetime(2026, 1, 2, tzinfo=UTC) + timedelta(milliseconds=self.moments)
+
+    # -- what processes do ------------------------------------------------------------------
+
+    def open(self, *, create: bool = True) -> Process | None:
+        """Start a process; None when it was killed, or met a fault, before it had the log open."""
+        self.counts["opened"] += 1
+        armed = self.next_fault
+        try:
+            process = Process(self, create=create)
+        except Killed:
+            self.crashes += 1
+            return None
+        except CommanderError:
+            if armed is None or armed.nth > 0:
+                raise
+            self.crashes += 1
+            return None
+        if armed is not None and armed.nth <= 0:
+            self.crashes += 1
+        self.processes.append(process)
+        return process
+
+    def act(self, process: Process, work: Callable[[EventSourcingEngine], int]) -> bool:
+        """Let a process do something that returns up to which event it was promised durability."""
+        if process not in self.processes:
+            return False  # it was killed
+        self.counts["acts"] += 1
+        files = process.files
+        struck = files.struck
+        try:
+            self.promised = max(self.promised, work(process.engine))
+        except Killed:
+            self.crashes += 1
+            self.bury(process)
+            return False
+        except CommanderError as error:
+            self.crashes += files.struck - struck
+            self.poisoned = self.poisoned or isinstance(error, LogPoisoned)
+            if files.struck == struck and not (self.poisoned and isinstance(error, LogPoisoned)):
+                raise
+            return False
+        self.crashes += files.struck - struck
+        return True
+
+    def append(self, process: Process, count: int = 1, *, wait: bool, size: int = 10) -> bool:
+        """Append events of a run that has nothing else."""
+        self.runs += 1
+        news = [
+            NewEvent("note", {"i": index, "x": "y" * size}, f"n-{self.runs % 5}")
+            for index in range(count)
+        ]
+        return self._append(process, news, wait=wait)
+
+    def run(self, process: Process, *, delivered: bool, wait: bool) -> bool:
+        """Append all events of a whole run in one batch."""
+        self.runs += 1
+        story = DELIVERS if delivered else COMMITS
+        return self._append(process, lines_of(f"r-{self.runs}", story), wait=wait)
+
+    def _append(self, process: Process, news: list[NewEvent], *, wait: bool) -> bool:
+        def work(engine: EventSourcingEngine) -> int:
+            last = engine.append_many(news, wait=wait)[-1].seq
+            process.last_seq = last
+            return last if wait else 0
+
+        return self.act(process, work)
+
+    def sync(self, process: Process) -> bool:
+        def work(engine: EventSourcingEngine) -> int:
+            engine.sync()
+            return process.last_seq
+
+        return self.act(process, work)
+
+    def seal(self, process: Process) -> bool:
+        return self.act(process, lambda engine: engine.head()[0] if engine.seal() else 0)
+
+    def snapshot(self, process: Process) -> bool:
+        def work(engine: EventSourcingEngine) -> int:
+            return engine.snapshot("nightly").through
+
+        done = self.act(process, work)
+        if done:
+            assert not list(self.directory.glob(f"snapshots/*{PARTIAL}"))
+        return done
+
+    def compact(self, process: Process) -> bool:
+        def work(engine: EventSourcingEngine) -> int:
+            if any(snapshot.name == "nightly" for snapshot in engine.snapshots()):
+                engine.compact("nightly")
+            return 0
+
+        return self.act(process, work)
+
+    # -- what happens to them ---------------------------------------------------------------
+
+    def bury(self, process: Process) -> None:
+        """Kill a process between two calls, or tidy up after one that was killed in one."""
+        self.counts["kills"] += 1
+        process.end()
+        if process in self.processes:
+            self.processes.remove(process)
+
+    def close(self, process: Process) -> None:
+        """End a process in good order."""
+        if self.act(process, lambda engine: _closed(engine, process)):
+            process.end()
+            self.processes.remove(process)
+
+    def control_promise(self, links: list[Link]) -> int:
+        """Return up to which event this boot's ``control`` promises durability to whoever asks."""
+        path = self.directory / "control"
+        if not path.exists() or not links:
+            return 0
+        fd = Files().open_to_read(path)
+        try:
+            log_id = links[0].payload["data"]["log_id"]
+            control = Control(Files(), fd.fd, boot_id=f"boot {self.boot}", log_id=log_id)
+            promise = control.read()[1]
+        finally:
+            fd.close()
+        return promise.seq if promise is not None else 0
+
+    def look(self) -> Chain:
+        """See by the files that nothing which was there is gone or changed; whoever reads sees no more than that."""
+        chain = Chain(self.active)
+        found = [link.line for link in chain.links[: len(self.known)]]
+        assert found == [link.line for link in self.known], "an event has vanished, or is another"
+        stamps = [link.timestamp for link in chain.links]
+        assert stamps == sorted(stamps), "timestamps run backwards"
+        self.known = chain.links
+        self.promised = max(self.promised, self.control_promise(self.known))
+        assert self.promised <= len(self.known), "more was promised than is there"
+        return chain
+
+    def cut(self, image: Image, *, outside: bool = True) -> None:
+        """Cut the power and boot with what an image has left."""
+        self.look()
+        before, promised = self.known, self.promised
+        for process in list(self.processes):
+            self.bury(process)
+        self.crashes += 1
+        self.counts["cuts"] += 1
+        self.boot += 1
+        old, root = self.disk, self.base / f"{self.boot}"
+        put(old, image, root, outside=outside)
+        self._enter(root, Disk(root))
+        shutil.rmtree(old.root)
+        self.known = []
+        if old.lies:
+            return
+        self.known = judge_image(self.active, before, promised)
+        self.promised = promised
+
+    def check(self, process: Process, *, ledger: bool = True) -> None:
+        """Ask a process that has the log open for everything, and compare it with the files."""
+        self.counts["checks"] += 1
+        chain = self.look()
+        engine = process.engine
+        report = engine.verify_integrity()
+        assert report.status is Status.OK_UNANCHORED, report
+        assert not chain.rest, chain.rest
+        events = list(engine.read_from(None))
+        begins_at = events[0].seq if events else 1
+        assert begins_at - 1 <= chain.archived or begins_at == 1
+        told = [(event.seq, event.hash, event.type) for event in events]
+        assert told == [(each.seq, each.hash, each.type) for each in chain.links[begins_at - 1 :]]
+        assert engine.head() == (len(chain.links), chain.links[-1].hash)
+        self._check_histories(engine, chain)
+        self._check_files()
+        if ledger:
+            self._check_ledger(engine)
+
+    def _check_histories(self, engine: EventSourcingEngine, chain: Chain) -> None:
+        by_run: dict[str, list[str]] = {}
+        for link in chain.links:
+            run = link.payload["run"]
+            if run is not None:
+                by_run.setdefault(run, []).append(link.hash)
+        for run, hashes in by_run.items():
+            try:
+                found = [event.hash for event in engine.history(run)]
+            except HistoryArchived:
+                continue
+            if run.startswith("n-") and chain.archived:
+                assert hashes[len(hashes) - len(found) :] == found, run  # of no run: not kept
+            else:
+                assert found == hashes, run
+
+    def _check_files(self) -> None:
+        names = [path.name for path in self.directory.rglob("*")]
+        left = [name for name in names if name == "newborn" or name.endswith(".unfinished")]
+        assert not left, left
+        assert self.active.stat().st_nlink == 1
+        kept = list(self.directory.glob("quarantine/*"))
+        assert len(kept) <= self.crashes, kept
+
+    def _check_ledger(self, engine: EventSourcingEngine) -> None:
+        for path in (self.settings.ledger_path, self.base / "fresh.sqlite"):
+            path.parent.mkdir(exist_ok=True)
+            database = Database(path)
+            try:
+                ledger = RunLedger(database, engine)
+                ledger.catch_up()
+                assert rows(ledger) == engine.replay(), path.name
+            finally:
+                database.close()
+        for path in self.base.glob("fresh.sqlite*"):
+            path.unlink()
+
+    def check_typed(self) -> None:
+        """Ask only that every answer is a typed one: what a lying disk lost cannot be made good."""
+        assert isinstance(verify_log(self.active).status, Status)
+        try:
+            process = Process(self)
+        except CommanderError:
+            return
+        self.processes.append(process)
+        engine = process.engine
+        assert isinstance(engine.verify_integrity().status, Status)
+        for work in (
+            lambda: list(engine.read_from(None)),
+            lambda: engine.history("n-1"),
+            lambda: engine.append("note", {}),
+            engine.replay,
+            engine.seal,
+            lambda: engine.snapshot("late"),
+            engine.check,
+        ):
+            try:
+                work()
+            except CommanderError:
+                pass
+
+    def end(self) -> None:
+        for process in list(self.processes):
+            self.bury(process)
+
+
+def judge_image(active: Path, before: list[Link], promised: int) -> list[Link]:
+    """See that an image, before anybody repairs it, holds what was promised and nothing else; return what it holds."""
+    chain = Chain(active)
+    found = [link.line for link in chain.links]
+    assert found == [link.line for link in before[: len(found)]], "an event that nobody wrote"
+    assert len(found) >= promised, f"{promised} events were promised, {len(found)} are there"
+    if promised:
+        report = verify_log(active)
+        assert report.status in AFTER_A_CRASH, report
+    return chain.links
+
+
+def drawn(chance: random.Random, disk: Disk) -> Image:
+    """Draw an image: an orderly one in half of the cases, a torn one in the others."""
+    from .disk import Choice, choices, image_of
+
+    orderly = list(choices(disk, chance, 0))
+    choice = chance.choice([Choice(tear=chance), chance.choice(orderly)])
+    return image_of(disk, choice)
+
+
+def _closed(engine: EventSourcingEngine, process: Process) -> int:
+    engine.close()
+    return process.last_seq
