@@ -57,6 +57,7 @@ def compact(
     """
     layout, files = log.layout, log.reader.files
     with alone(layout, files, settings.lock_seconds):
+        log.settle()  # what a killed writer left behind the last event is no reason to refuse
         snapshot = snapshots.find(name)
         _refuse(log, verify())
         snapshots.file(snapshot)

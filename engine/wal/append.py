@@ -21,6 +21,7 @@ from .claim import Claim, outlast
 from .drafts import FENCED, Draft, Written
 from .index import Index
 from .locks import Patience
+from .poison import poison
 from .session import Handles, Session
 from .settle import Sealed, Settler
 from .shield import shielded
@@ -203,8 +204,16 @@ class Appender:
             raise LogUnavailable(self._session.path, f"a write failed: {error.strerror}") from error
 
     def _cut_back(self, handles: Handles, head: Head) -> None:
-        """Leave no part of a failed write behind; if that fails too, leave a mark that it must never count."""
+        """Leave no part of a failed write behind; if that fails too, leave a mark that it must never count.
+
+        It is synced, or a power cut could bring back events of which the caller is told that they were not written.
+        """
         try:
             self._files.truncate(handles.log.fd, head.size)
         except OSError:
             handles.control.publish_head(head._replace(dirty=True))
+            return
+        try:
+            self._files.sync(handles.log.fd)
+        except OSError as error:
+            raise poison(self._session, handles, self.promise.seq, error) from error

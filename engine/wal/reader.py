@@ -20,6 +20,7 @@ from ..events import COUNT_MAX, Event, Position, decode_line, outline
 from ..files import Files, Opened
 from .layout import Layout
 from .lines import Line, read_lines
+from .repair import durable_behind
 from .segments import LogFile, our_file, read_header, segment_numbers
 
 _OPEN_FILES_MAX = 8
@@ -143,7 +144,12 @@ class Reader:
                     if not line.complete and line.fault is None and head is None and is_last:
                         return  # the last line is still being written, or torn
                     seq += 1
-                    event = self.check(line, seq, hash_, log, contents=contents)
+                    try:
+                        event = self.check(line, seq, hash_, log, contents=contents)
+                    except LogCorrupt:
+                        if head is None and is_last and self._is_torn(log, line, seq, end):
+                            return
+                        raise
                     yield event
                     hash_ = line.data[:HASH_BYTES]
                 if is_last:
@@ -153,6 +159,10 @@ class Reader:
                 offset = len(log.header.format())
         finally:
             log.close()
+
+    def _is_torn(self, log: LogFile, line: Line, seq: int, end: int) -> bool:
+        """Tell whether a bad line is what a power cut left, which nobody has put in order yet."""
+        return durable_behind(self.files, log.opened.fd, line.offset, end) < seq
 
     def batch(self, position: Position | None, count: int) -> list[Event]:
         """Return up to `count` events after `position`."""

@@ -64,7 +64,7 @@ def scan(
     for line in read_lines(files, fd, head.size, end):
         reason = _why_bad(head, line)
         if reason is not None:
-            durable = _durable_behind(files, fd, head.size, end)
+            durable = durable_behind(files, fd, head.size, end)
             return Scan(head, durable, Break(head.seq + 1, head.size, reason))
         if notice is not None:
             notice(head, line.data + b"\n")
@@ -172,7 +172,7 @@ def finish(files: Files, layout: Layout, name: str) -> None:
     files.rename(layout.quarantine / f"{name}{UNFINISHED}", layout.quarantine / name)
 
 
-def _durable_behind(files: Files, fd: int, offset: int, end: int) -> int:
+def durable_behind(files: Files, fd: int, offset: int, end: int) -> int:
     """Return the highest ``d`` of the lines from a break on that follow from the line before them.
 
     Where zeros swallowed an LF, a line may begin in the middle of what looks like one.

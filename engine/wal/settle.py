@@ -16,7 +16,7 @@ from collections.abc import Callable, Sequence
 
 from ..chain import split_line
 from ..control import NOTHING, Head, Promise
-from ..errors import LogCorrupt, LogMoved, LogPoisoned
+from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
 from ..events import NewEvent
 from ..ids import new_event_id
 from .drafts import REPAIRED, Draft, Written, draft
@@ -55,10 +55,14 @@ class Settler:
             LogPoisoned: a sync failed, in whatever process.
             Sealed: the active file is another one by now.
         """
-        head = self._agreed(handles)
-        if self._opened != handles.file:
-            head = self._open(handles, head)
-            self._opened = handles.file
+        try:
+            head = self._agreed(handles)
+            if self._opened != handles.file:
+                head = self._open(handles, head)
+                self._opened = handles.file
+        except OSError as error:
+            reason = f"what a crash left cannot be put in order: {error.strerror}"
+            raise LogUnavailable(self._session.path, reason) from error
         return head
 
     def _agreed(self, handles: Handles) -> Head:

@@ -29,6 +29,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+from celery_commander.engine import LogUnavailable
 from celery_commander.engine.files import Files, Opened
 
 SECTOR_BYTES = 512
@@ -223,15 +224,21 @@ class SimulatedFiles(Files):
 
     def open(self, path: Path, flags: int, *, names_max: int = 1) -> Opened:
         is_new = bool(flags & os.O_CREAT) and not os.path.lexists(path)
-        if is_new:
-            self._do("create", path)
-        elif flags & os.O_TRUNC:
-            self._do("truncate", path)
+        try:
+            if is_new:
+                self._do("create", path)
+            elif flags & os.O_TRUNC:
+                self._do("truncate", path)
+        except OSError as error:
+            reason = f"{path.name} cannot be opened: {error.strerror}"
+            raise LogUnavailable(path, reason) from error
         opened = super().open(path, flags, names_max=names_max)
         if is_new:
             self.disk.created(path, opened.inode)
         elif flags & os.O_TRUNC:
-            self.disk.inode(opened.inode).change(self.disk.at, b"")
+            inode = self.disk.inode(opened.inode)
+            inode.change(self.disk.at, b"")
+            inode.is_lost = False  # all that it will hold is written anew
         self._opened[opened.fd] = opened
         return opened
 
@@ -349,7 +356,7 @@ def image_of(disk: Disk, choice: Choice) -> Image:
         path: choice.pick([entry.at for entry in history], choice.names)
         for path, history in disk.names.items()
     }
-    while any([_keep_renamed(disk, chosen, path) for path in chosen]):
+    while sum(_keep_renamed(disk, chosen, path) for path in chosen):
         pass
     image = Image([], {}, {})
     for path in sorted(chosen):

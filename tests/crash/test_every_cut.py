@@ -133,6 +133,7 @@ def test_a_power_cut_before_any_operation_breaks_no_promise(
         cuts = Cuts(world, base)
         scene(world, process)
         world.disk.before = None
+        assert cuts.images > 10
         world.end()
 
 
@@ -153,6 +154,7 @@ def test_who_goes_on_after_a_kill_promises_no_more_than_a_power_cut_leaves(
                 break
             total += gone_on(world, base, other if nth % 2 else None)
     assert nth >= 5
+    assert total > 100
 
 
 def gone_on(world: World, base: Path, other: Process | None) -> int:
@@ -180,3 +182,4 @@ def test_a_log_whose_maker_was_killed_is_on_disk_before_anything_in_it_is_promis
                 break
             total += gone_on(world, base, None)
     assert nth > 10
+    assert total > 1000

@@ -6,6 +6,7 @@ independent check of chain.py.
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 import tempfile
@@ -17,6 +18,7 @@ from pathlib import Path
 
 from celery_commander.engine import (
     CommanderError,
+    CompactionRefused,
     Database,
     EventSourcingEngine,
     HistoryArchived,
@@ -102,6 +104,7 @@ class World:
         other.runs, other.moments = world.runs, world.moments + 1000
         other.crashes, other.poisoned, other.next_fault = world.crashes + 1, world.poisoned, None
         other.processes, other.counts = [], world.counts
+        other.counts["images"] += 1
         put(world.disk, image, root, outside=False)
         other._enter(root, Disk(root))
         before = Chain(world.active).links
@@ -142,6 +145,7 @@ class World:
             return None
         if armed is not None and armed.nth <= 0:
             self.crashes += 1
+            self.poisoned = self.poisoned or self.is_marked()
         self.processes.append(process)
         return process
 
@@ -160,8 +164,9 @@ class World:
             return False
         except CommanderError as error:
             self.crashes += files.struck - struck
-            self.poisoned = self.poisoned or isinstance(error, LogPoisoned)
-            if files.struck == struck and not (self.poisoned and isinstance(error, LogPoisoned)):
+            self.poisoned = self.poisoned or self.is_marked()
+            is_refused = self.poisoned and isinstance(error, LogPoisoned | CompactionRefused)
+            if files.struck == struck and not is_refused:
                 raise
             return False
         self.crashes += files.struck - struck
@@ -228,9 +233,9 @@ class World:
 
     def close(self, process: Process) -> None:
         """End a process in good order."""
-        if self.act(process, lambda engine: _closed(engine, process)):
-            process.end()
-            self.processes.remove(process)
+        self.act(process, lambda engine: _closed(engine, process))
+        if process in self.processes:
+            self.bury(process)
 
     def control_promise(self, links: list[Link]) -> int:
         """Return up to which event this boot's ``control`` promises durability to whoever asks."""
@@ -249,6 +254,7 @@ class World:
     def look(self) -> Chain:
         """See by the files that nothing which was there is gone or changed; whoever reads sees no more than that."""
         chain = Chain(self.active)
+        self.poisoned = self.poisoned or self.is_marked()
         found = [link.line for link in chain.links[: len(self.known)]]
         assert found == [link.line for link in self.known], "an event has vanished, or is another"
         stamps = [link.timestamp for link in chain.links]
@@ -260,29 +266,57 @@ class World:
 
     def cut(self, image: Image, *, outside: bool = True) -> None:
         """Cut the power and boot with what an image has left."""
-        self.look()
+        if not self.disk.lies:
+            self.look()
         before, promised = self.known, self.promised
         for process in list(self.processes):
             self.bury(process)
         self.crashes += 1
         self.counts["cuts"] += 1
+        self.counts["images"] += 1
         self.boot += 1
         old, root = self.disk, self.base / f"{self.boot}"
         put(old, image, root, outside=outside)
         self._enter(root, Disk(root))
+        assert self.poisoned is self.is_marked() or old.lies, "the mark of a failed sync is lost"
         shutil.rmtree(old.root)
-        self.known = []
         if old.lies:
+            self.known, self.promised = [], 0
             return
         self.known = judge_image(self.active, before, promised)
         self.promised = promised
 
-    def check(self, process: Process, *, ledger: bool = True) -> None:
-        """Ask a process that has the log open for everything, and compare it with the files."""
+    def is_marked(self) -> bool:
+        return (self.directory / "POISONED").exists()
+
+    def unmark(self) -> None:
+        """Do what a person may do after replacing the disk and looking at the log: take the mark away."""
+        for process in list(self.processes):
+            self.bury(process)
+        (self.directory / "POISONED").unlink()
+        self.poisoned = False
+        self.boot += 1
+        self._enter(self.root, Disk(self.root))
+
+    def check(self, process: Process, *, ledger: bool = True, is_fresh: bool = True) -> None:
+        """Ask a process that has the log open for everything, and compare it with the files.
+
+        What a killed one left about is tidied away by who opens the log next.
+        """
         self.counts["checks"] += 1
-        chain = self.look()
         engine = process.engine
+        if not self.poisoned:
+            engine.settle()
+        chain = self.look()
         report = engine.verify_integrity()
+        if self.poisoned:
+            assert report.status in AFTER_A_CRASH, report
+            with contextlib.suppress(LogPoisoned):
+                engine.append("note", {})
+                raise AssertionError("a poisoned log took an event")
+            read = [event.hash for event in engine.read_from(None)]
+            assert read == [link.hash for link in chain.links[len(chain.links) - len(read) :]]
+            return
         assert report.status is Status.OK_UNANCHORED, report
         assert not chain.rest, chain.rest
         events = list(engine.read_from(None))
@@ -292,7 +326,8 @@ class World:
         assert told == [(each.seq, each.hash, each.type) for each in chain.links[begins_at - 1 :]]
         assert engine.head() == (len(chain.links), chain.links[-1].hash)
         self._check_histories(engine, chain)
-        self._check_files()
+        if is_fresh:
+            self._check_files()
         if ledger:
             self._check_ledger(engine)
 
