@@ -83,18 +83,23 @@ def prune(layout: Layout, files: Files, now: datetime, days: float) -> int:
     """Remove archived files that have lain here for `days`; return how many.
 
     A file's age here is counted from its last change of name, as the file system keeps it.
+
+    Raises:
+        LogUnavailable: one cannot be removed.
     """
     before = (now - timedelta(days=days)).timestamp()
     try:
         names = sorted(os.listdir(layout.archive))
     except FileNotFoundError:
         return 0
-    removed = 0
-    for name in names:
-        path = layout.archive / name
-        if files.stat(os.fspath(path)).st_ctime < before:
+    paths = [layout.archive / name for name in names]
+    old = [path for path in paths if files.stat(os.fspath(path)).st_ctime < before]
+    try:
+        for path in old:
             files.remove(path)
-            removed += 1
-    if removed:
-        files.sync_directory(layout.archive)
-    return removed
+        if old:
+            files.sync_directory(layout.archive)
+    except OSError as error:
+        reason = f"an old file in the archive cannot be removed: {error.strerror}"
+        raise LogUnavailable(layout.active, reason) from error
+    return len(old)

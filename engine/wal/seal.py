@@ -10,6 +10,7 @@ published before the switch, who waits for an event of the sealed file is served
 from __future__ import annotations
 
 import os
+from contextlib import suppress
 from datetime import timedelta
 from functools import partial
 from hashlib import sha256
@@ -163,7 +164,8 @@ class Sealer:
             header = write_next(session, handles, sealed, digest=digest.hexdigest())
             self._appender.put(handles, head, line)
         except LogError:
-            tidy(session, handles)
+            with suppress(OSError):  # whoever opens or seals next tidies too
+                tidy(session, handles)
             raise
         handles.control.publish_head(sealed)
         try:

@@ -70,9 +70,9 @@ def test_a_lying_disk_gets_typed_answers_and_breaks_nobody(seed: int) -> None:
         moves.runs(world, chance)
         world.disk.lies = True
         for _ in range(12):
-            chance.choice((moves.appends, moves.runs, moves.seals, moves.snapshots, moves.compacts))(
-                world, chance
-            )
+            chance.choice(
+                (moves.appends, moves.runs, moves.seals, moves.snapshots, moves.compacts)
+            )(world, chance)
         for _ in range(3):
             world.cut(drawn(chance, world.disk), outside=chance.random() < 0.5)
             world.check_typed()
