@@ -145,9 +145,19 @@ def set_aside(files: Files, layout: Layout, fd: int, broken: Break) -> str:
     return name
 
 
-def unfinished(layout: Layout) -> list[str]:
-    """Return the names of what was set aside by repairs that have not been noted in the log."""
-    return sorted(path.name.removesuffix(UNFINISHED) for path in _unfinished_paths(layout))
+def unfinished(files: Files, layout: Layout) -> list[str]:
+    """Return the names of what was set aside by repairs that have not been noted in the log.
+
+    A mark beside the kept file itself is what a power cut left of taking it off: that one was noted.
+    """
+    names = []
+    for path in sorted(_unfinished_paths(layout)):
+        name = path.name.removesuffix(UNFINISHED)
+        if files.exists(layout.quarantine / name):
+            files.remove(path)
+        else:
+            names.append(name)
+    return names
 
 
 def facts_of(files: Files, layout: Layout, name: str) -> dict[str, object]:

@@ -107,7 +107,7 @@ class Settler:
         """Compare the last line, and note repairs that were killed before their event."""
         self._refuse_another_tail(handles, head)
         tidy(self._session, handles)
-        for name in unfinished(self._layout):
+        for name in unfinished(self._files, self._layout):
             head = self._note(handles, head, name, "a repair was interrupted")
         return head
 

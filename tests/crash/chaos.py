@@ -24,7 +24,8 @@ from .disk import Fault
 from .world import World, drawn, scratch
 
 WALK_STEPS = 60
-WALKS_A_ROUND = 40
+WALKS_A_ROUND = 20
+SCENES_A_ROUND = 10
 CROWD_SECONDS = 20.0
 ROUNDS_A_CROWD = 8
 
@@ -106,7 +107,7 @@ def simulated(seed: int, counts: Counter[str]) -> None:
     chance = random.Random(seed)
     for _ in range(WALKS_A_ROUND):
         walk(chance.getrandbits(48), counts)
-    for _ in range(2):
+    for _ in range(SCENES_A_ROUND):
         scene(chance.getrandbits(48), counts)
     for _ in range(10):
         lies(chance.getrandbits(48), counts)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -107,12 +108,12 @@ def test_a_refused_event_does_not_come_back_after_a_power_cut(world: World) -> N
     process.files.fault = Fault(1, frozenset(("append",)), ENOSPC, taken=500)
     assert not world.append(process, 3, wait=True)
     assert process.files.struck == 2  # the rest of the write too
-    known = len(world.known)
+    assert len(world.look().links) == 2
     for choice in (NOTHING_SYNCED, Choice(), Choice(without=world.disk.at)):
         other = World.after(
             world, image_of(world.disk, choice), world.base / f"{choice.names}{choice.without}"
         )
-        assert len(other.known) == known + 1
+        assert len(other.known) == 2
         other.end()
 
 
@@ -143,6 +144,22 @@ def test_a_repair_that_meets_a_failing_disk_says_so_in_its_own_words(world: Worl
             process.engine.append("note", {})
         process.engine.append("note", {})
         assert process.engine.verify_integrity().status is Status.OK_UNANCHORED
+
+
+def test_a_repair_whose_mark_was_half_taken_off_is_a_finished_one(world: World) -> None:
+    """As where a rename shows both names after a power cut."""
+    process = opened(world)
+    world.append(process, wait=True)
+    with world.active.open("ab") as file:
+        file.write(b"half a line")
+    process.engine.append("note", {})
+    (kept,) = world.directory.glob("quarantine/*")
+    os.link(kept, f"{kept}.unfinished")
+    world.end()
+    events = len(world.look().links)
+    world.append(opened(world), wait=True)
+    assert len(world.look().links) == events + 1
+    assert list(world.directory.glob("quarantine/*")) == [kept]
 
 
 @pytest.mark.parametrize("tail", [bytes(40) + b"\n" + bytes(20), b"x" * 200 + b"\n", b"half"])
