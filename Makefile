@@ -13,6 +13,12 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 EDITABLE := --config-settings editable_mode=strict
 CHECKED := $(wildcard tests examples bench)
 
+# Most tests wait for real processes, so there are more test processes than cores. What tests share that
+# is dear to make keeps them in one (loadgroup). `make test TESTERS=1` is one process, as plain pytest is.
+TESTERS ?= 4
+ALONE = $(filter 1,$(TESTERS)) $(findstring no:xdist,$(ARGS))
+PYTEST = -m pytest $(if $(strip $(ALONE)),,--numprocesses $(TESTERS) --dist loadgroup)
+
 # The first interpreter that is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \
 	"$$python" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null \
@@ -45,13 +51,13 @@ services: install  ## install missing servers where CI=true; elsewhere just say 
 
 test: lint types services  ## lint, types and all tests; real Redis, RabbitMQ and PostgreSQL where installed
 	@echo "== tests (a missing server: skipped at home, a failure where CI=true)"
-	@$(BIN)/python -m pytest $(ARGS)
+	@$(BIN)/python $(PYTEST) $(ARGS)
 
 test-fast: install  ## the tests that need no patience and no worker
-	@$(BIN)/python -m pytest -m "not slow and not celery" $(ARGS)
+	@$(BIN)/python $(PYTEST) -m "not slow and not celery" $(ARGS)
 
 test-floors: $(VENV)-floors/.installed  ## the tests again, with the oldest supported dependencies
-	@$(VENV)-floors/bin/python -m pytest $(ARGS)
+	@$(VENV)-floors/bin/python $(PYTEST) $(ARGS)
 
 demo: install  ## kill real workers, see every run finish right   [BROKER=redis://...] [SEED=1]
 	@$(BIN)/python -m examples.demo $(if $(BROKER),--broker "$(BROKER)") $(if $(SEED),--seed "$(SEED)")

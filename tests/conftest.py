@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
+from urllib.parse import urlsplit
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -16,11 +16,24 @@ from tests.kit.provision import in_ci
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 
-_MISSED = pytest.StashKey[Counter[str]]()
+
+# First of all: pytest-xdist writes the groups into the tests' names.
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Where several processes share the tests, begin with the long ones: none is left over at the end."""
+    if _process_number(config) is not None:
+        items.sort(key=_brevity)
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[_MISSED] = Counter()
+def _brevity(item: pytest.Item) -> int:
+    names = {mark.name for mark in item.iter_markers()}
+    return next((n for n, name in enumerate(("slow", "celery", "crash")) if name in names), 3)
+
+
+def _process_number(config: pytest.Config) -> int | None:
+    """Return which of the processes of ``pytest -n`` this is, from 0; None where there is one alone."""
+    told: dict[str, str] | None = getattr(config, "workerinput", None)
+    return None if told is None else int(told["workerid"].removeprefix("gw"))
 
 
 @pytest.fixture
@@ -29,44 +42,54 @@ def clock() -> ManualClock:
 
 
 @pytest.fixture(scope="session")
-def _redis_server(pytestconfig: pytest.Config) -> Iterator[str | None]:
+def _redis_server() -> Iterator[str | None]:
     with _service("redis") as url:
         yield url
 
 
 @pytest.fixture(scope="session")
-def _rabbitmq_server(pytestconfig: pytest.Config) -> Iterator[str | None]:
+def _rabbitmq_server() -> Iterator[str | None]:
     with _service("rabbitmq") as url:
         yield url
 
 
 @pytest.fixture(scope="session")
-def _postgres_server(pytestconfig: pytest.Config) -> Iterator[str | None]:
+def _postgres_server() -> Iterator[str | None]:
     with _service("postgres") as url:
         yield url
 
 
 @pytest.fixture
 def redis_url(_redis_server: str | None, pytestconfig: pytest.Config) -> str:
-    """Give a Redis that every test finds empty."""
-    url = _needed("redis", _redis_server, pytestconfig)
+    """Give a Redis that every test finds empty.
+
+    Each process of ``pytest -n`` runs one of its own; of a server that was given it has a database.
+    """
+    url = _needed("redis", _redis_server)
+    number = _process_number(pytestconfig)
+    if number is not None and SERVICES["redis"].given:
+        url = urlsplit(url)._replace(path=f"/{number}").geturl()
     from redis import Redis
 
     with Redis.from_url(url) as client:
-        client.flushall()
+        client.flushdb()
     return url
 
 
 @pytest.fixture
-def rabbitmq_url(_rabbitmq_server: str | None, pytestconfig: pytest.Config) -> str:
-    """Give a RabbitMQ; its queues outlive a test, so use names of your own."""
-    return _needed("rabbitmq", _rabbitmq_server, pytestconfig)
+def rabbitmq_url(_rabbitmq_server: str | None) -> str:
+    """Give a RabbitMQ; its queues outlive a test, so use names of your own.
+
+    It is slow to start: mark tests that want it or PostgreSQL ``xdist_group("servers")``, so that
+    ``pytest -n`` keeps them in one process and starts each server once.
+    """
+    return _needed("rabbitmq", _rabbitmq_server)
 
 
 @pytest.fixture
-def postgres_url(_postgres_server: str | None, pytestconfig: pytest.Config) -> Iterator[str]:
+def postgres_url(_postgres_server: str | None) -> Iterator[str]:
     """Give a database of the test's own, dropped afterwards; the URL is libpq's (postgresql://)."""
-    server = _needed("postgres", _postgres_server, pytestconfig)
+    server = _needed("postgres", _postgres_server)
     from tests.kit.databases import fresh_database
 
     with fresh_database(server) as url:
@@ -83,20 +106,25 @@ def _service(name: str) -> Iterator[str | None]:
         yield None
 
 
-def _needed(name: str, url: str | None, config: pytest.Config) -> str:
+def _needed(name: str, url: str | None) -> str:
     if url is not None:
         return url
-    reason = f"{name} is not installed: {SERVICES[name].hint}"
+    reason = _missing(name)
     if in_ci():
         pytest.fail(f"{reason}; in CI a missing service is a failure", pytrace=False)
-    config.stash[_MISSED][name] += 1
     pytest.skip(reason)
 
 
-def pytest_terminal_summary(
-    terminalreporter: pytest.TerminalReporter, config: pytest.Config
-) -> None:
-    for name, count in sorted(config.stash[_MISSED].items()):
-        terminalreporter.write_line(
-            f"{count} tests were skipped for want of {name}: {SERVICES[name].hint}", yellow=True
-        )
+def _missing(name: str) -> str:
+    return f"{name} is not installed: {SERVICES[name].hint}"
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    # From the reports, which come together here from all processes of a run.
+    skipped = [str(report.longrepr) for report in terminalreporter.getreports("skipped")]
+    for name in sorted(SERVICES):
+        count = sum(_missing(name) in reason for reason in skipped)
+        if count:
+            terminalreporter.write_line(
+                f"{count} tests were skipped for want of {name}: {SERVICES[name].hint}", yellow=True
+            )

@@ -1,7 +1,7 @@
 """Say how each server is run in a directory of its own, and how it answers when it is up.
 
-Pure description; services.py carries it out. Ports are asked from the kernel and may be lost to
-somebody else before the server binds them, so a failed start is planned anew.
+Pure description; services.py carries it out. Ports are asked from the kernel and kept from everybody
+but the server (see ``free_port``).
 """
 
 from __future__ import annotations
@@ -46,11 +46,19 @@ class Plan:
 
 
 def free_port() -> int:
-    """Return a loopback port that nobody listens on at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a loopback port that is nobody's but the caller's, for as long as this process lives.
+
+    Test runs beside this one ask for ports too, and every connection takes one. A socket that is bound
+    and never listens keeps the kernel from giving the port to any of them; a server that sets
+    SO_REUSEADDR, as all of ours do, may still listen on it, also again after a stop. The socket is left
+    to the end of the process: one descriptor a port.
+    """
+    probe = socket.socket()
+    probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    probe.bind((HOST, 0))
+    port: int = probe.getsockname()[1]
+    probe.detach()
+    return port
 
 
 def listens(port: int) -> bool:

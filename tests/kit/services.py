@@ -31,7 +31,7 @@ from .waiting import DeadlinePassed, wait_until
 
 GUARD = Path(__file__).with_name("guard.py")
 STOP_SECONDS = 20
-START_TRIES = 3  # a free port may be taken by somebody else before the server binds it
+START_TRIES = 3  # a machine under load may be too slow once
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +49,11 @@ class Service:
     def variable(self) -> str:
         """Return the environment variable that names a running server."""
         return f"COMMANDER_TEST_{self.name.upper()}_URL"
+
+    @property
+    def given(self) -> str | None:
+        """Return the URL of a server that is to be used as it runs, if the variable names one."""
+        return os.environ.get(self.variable) or None
 
     @property
     def hint(self) -> str:
@@ -115,9 +120,8 @@ def running_service(name: str) -> Iterator[str]:
         ServiceBroken: it did not answer within its bound, tried three times.
     """
     service = SERVICES[name]
-    given = os.environ.get(service.variable)
-    if given:
-        yield given
+    if service.given:
+        yield service.given
         return
     programs = service.find()
     if programs is None:

@@ -1,5 +1,6 @@
 import os
 import shutil
+import socket
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -13,10 +14,11 @@ from redis import Redis
 
 from tests.kit import SERVICES, ServiceMissing, kill, running_service, wait_until
 from tests.kit.provision import autostart_forbidden, missing_packages
-from tests.kit.servers import listens
+from tests.kit.servers import HOST, free_port, listens
 from tests.kit.workers import python_environment
 
 
+@pytest.mark.xdist_group("servers")
 @pytest.mark.parametrize("_time", [1, 2])
 def test_redis_answers_and_is_empty_for_every_test(redis_url: str, _time: int) -> None:
     with Redis.from_url(redis_url) as client:
@@ -25,6 +27,7 @@ def test_redis_answers_and_is_empty_for_every_test(redis_url: str, _time: int) -
         client.set("left over", "by the test before")
 
 
+@pytest.mark.xdist_group("servers")
 def test_rabbitmq_takes_a_message_and_gives_it_back(rabbitmq_url: str) -> None:
     with Connection(rabbitmq_url) as connection:
         queue = connection.SimpleQueue("kit-round-trip")
@@ -36,11 +39,22 @@ def test_rabbitmq_takes_a_message_and_gives_it_back(rabbitmq_url: str) -> None:
         queue.queue.delete()
 
 
+@pytest.mark.xdist_group("servers")
 @pytest.mark.parametrize("_time", [1, 2])
 def test_postgres_answers_with_a_database_of_the_tests_own(postgres_url: str, _time: int) -> None:
     with psycopg.connect(postgres_url) as connection:
         assert connection.execute("SELECT 1").fetchone() == (1,)
         connection.execute("CREATE TABLE left_over (by_the_test_before int)")
+
+
+def test_a_port_that_was_given_is_kept_from_everybody_but_its_server() -> None:
+    port = free_port()
+    with socket.socket() as other, pytest.raises(OSError, match="in use"):
+        other.bind((HOST, port))
+    assert not listens(port)
+    for _ in range(2):
+        with socket.create_server((HOST, port)):  # it sets SO_REUSEADDR, as servers do
+            assert listens(port)
 
 
 def test_a_service_ends_with_its_block_and_leaves_no_directory(tmp_path: Path) -> None:
@@ -102,16 +116,20 @@ def test_a_server_that_runs_already_is_used_as_it_is(monkeypatch: pytest.MonkeyP
         assert url == "postgresql://somewhere/else"
 
 
+@pytest.mark.parametrize("testers", ["0", "2"], ids=["in one process", "in two"])
 @pytest.mark.parametrize("ci", [True, False], ids=["in CI", "at home"])
 def test_a_test_without_its_service_is_skipped_at_home_and_fails_in_ci(
-    tmp_path: Path, ci: bool
+    tmp_path: Path, ci: bool, testers: str
 ) -> None:
     asking = tmp_path / "test_asking.py"
     asking.write_text("def test_one(redis_url): pass\ndef test_two(redis_url): pass\n")
     shutil.copy(Path(__file__).parents[1] / "conftest.py", tmp_path / "conftest.py")
     environment = python_environment({"PATH": "/nowhere", "CI": "true" if ci else ""})
     run = subprocess.run(
-        [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib", "."],
+        [
+            *(sys.executable, "-m", "pytest", "-p", "no:cacheprovider", "--import-mode=importlib"),
+            *("-n", testers, "."),
+        ],
         cwd=tmp_path,
         env=environment,
         capture_output=True,

@@ -27,7 +27,8 @@ BROKERS = [
     "memory",
     "filesystem",
     "redis",
-    pytest.param("rabbitmq", marks=pytest.mark.slow),  # it takes ten seconds to start
+    # It takes ten seconds to start.
+    pytest.param("rabbitmq", marks=[pytest.mark.slow, pytest.mark.xdist_group("servers")]),
 ]
 Make = Callable[..., MessageBus]
 
