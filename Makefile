@@ -13,11 +13,11 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet --quiet
 EDITABLE := --config-settings editable_mode=strict
 CHECKED := $(wildcard tests examples bench)
 
-# Most tests wait for real processes, so there are more test processes than cores. What tests share that
-# is dear to make keeps them in one (loadgroup). `make test TESTERS=1` is one process, as plain pytest is.
+# Most tests wait for real processes, so there are more test processes than cores. Which tests
+# stay in one: tests/kit/spread.py. `make test TESTERS=1` runs all in one process, as plain pytest does.
 TESTERS ?= 4
 ALONE = $(filter 1,$(TESTERS)) $(findstring no:xdist,$(ARGS))
-PYTEST = -m pytest $(if $(strip $(ALONE)),,--numprocesses $(TESTERS) --dist loadgroup)
+PYTEST = -m pytest $(if $(strip $(ALONE)),,--numprocesses $(TESTERS))
 
 # The first interpreter that is new enough; `make PYTHON=/path/to/python3 ...` chooses another.
 PYTHON ?= $(shell for python in python3 python3.13 python3.12 python3.11; do \

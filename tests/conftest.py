@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 from urllib.parse import urlsplit
 
 import pytest
@@ -17,12 +18,20 @@ settings.register_profile("patient", deadline=None, suppress_health_check=[Healt
 settings.load_profile("patient")
 
 
-# First of all: pytest-xdist writes the groups into the tests' names.
-@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Where several processes share the tests, begin with the long ones: none is left over at the end."""
     if _process_number(config) is not None:
         items.sort(key=_brevity)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    """Hand the tests out as spread.py says, unless another way was asked for with --dist."""
+    if config.getoption("dist") != "load":
+        return None
+    from tests.kit.spread import Spread
+
+    return Spread(config, log)
 
 
 def _brevity(item: pytest.Item) -> int:
@@ -80,8 +89,7 @@ def redis_url(_redis_server: str | None, pytestconfig: pytest.Config) -> str:
 def rabbitmq_url(_rabbitmq_server: str | None) -> str:
     """Give a RabbitMQ; its queues outlive a test, so use names of your own.
 
-    It is slow to start: mark tests that want it or PostgreSQL ``xdist_group("servers")``, so that
-    ``pytest -n`` keeps them in one process and starts each server once.
+    It is slow to start: spread.py keeps the tests that want it in one process.
     """
     return _needed("rabbitmq", _rabbitmq_server)
 

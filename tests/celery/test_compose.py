@@ -24,7 +24,7 @@ from tests.kit.servers import free_port
 from tests.kit.workers import python_environment
 from tests.source_tree import ROOT
 
-pytestmark = [pytest.mark.celery, pytest.mark.slow, pytest.mark.xdist_group("servers")]
+pytestmark = [pytest.mark.celery, pytest.mark.slow]
 
 SERVICES: dict[str, Any] = yaml.safe_load(
     (ROOT / "docker-compose.yml").read_text(encoding="utf-8")

@@ -261,9 +261,7 @@ def test_a_stopped_owner_that_was_taken_over_writes_nothing_more(
     assert deployment.witness.count("did", "three", "ann") == 1
 
 
-@pytest.mark.parametrize(
-    "broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.xdist_group("servers"))]
-)
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_on_a_real_broker_a_killed_worker_loses_nothing_and_repeats_nothing(
     deploy: Callable[..., Deployment], broker: str, request: pytest.FixtureRequest
 ) -> None:

@@ -84,9 +84,7 @@ def test_a_run_of_a_task_that_no_worker_knows_is_kept_and_named(deployment: Depl
     assert [(d.action, d.reason) for d in details] == [("skip", "unknown task elsewhere")]
 
 
-@pytest.mark.parametrize(
-    "broker", ["redis", pytest.param("rabbitmq", marks=pytest.mark.xdist_group("servers"))]
-)
+@pytest.mark.parametrize("broker", ["redis", "rabbitmq"])
 def test_a_run_that_only_a_worker_registered_is_found_again_on_its_queue(
     deploy: Callable[..., Deployment], broker: str, request: pytest.FixtureRequest
 ) -> None:

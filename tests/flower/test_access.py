@@ -19,7 +19,7 @@ from tests.flower.conftest import USER, MakeFlower, Past
 from tests.kit.flower import Flower
 from tests.tasks.cli_kit import snapshot
 
-pytestmark = [pytest.mark.celery, pytest.mark.slow, pytest.mark.xdist_group("flower-access")]
+pytestmark = [pytest.mark.celery, pytest.mark.slow]
 
 
 @pytest.mark.parametrize("page", ["/durable-runs", "/durable-run/nothing"])

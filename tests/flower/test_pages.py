@@ -15,7 +15,7 @@ from tests.kit import wait_until
 from tests.kit.browser import Browser
 from tests.kit.flower import Flower
 
-pytestmark = [pytest.mark.celery, pytest.mark.slow, pytest.mark.xdist_group("flower-pages")]
+pytestmark = [pytest.mark.celery, pytest.mark.slow]
 
 LIST, STEPS, EVENTS = "#durable-runs-table", "#durable-steps", "#durable-events"
 Photograph = Callable[[str], None]

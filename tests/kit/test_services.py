@@ -18,7 +18,6 @@ from tests.kit.servers import HOST, free_port, listens
 from tests.kit.workers import python_environment
 
 
-@pytest.mark.xdist_group("servers")
 @pytest.mark.parametrize("_time", [1, 2])
 def test_redis_answers_and_is_empty_for_every_test(redis_url: str, _time: int) -> None:
     with Redis.from_url(redis_url) as client:
@@ -27,7 +26,6 @@ def test_redis_answers_and_is_empty_for_every_test(redis_url: str, _time: int) -
         client.set("left over", "by the test before")
 
 
-@pytest.mark.xdist_group("servers")
 def test_rabbitmq_takes_a_message_and_gives_it_back(rabbitmq_url: str) -> None:
     with Connection(rabbitmq_url) as connection:
         queue = connection.SimpleQueue("kit-round-trip")
@@ -39,7 +37,6 @@ def test_rabbitmq_takes_a_message_and_gives_it_back(rabbitmq_url: str) -> None:
         queue.queue.delete()
 
 
-@pytest.mark.xdist_group("servers")
 @pytest.mark.parametrize("_time", [1, 2])
 def test_postgres_answers_with_a_database_of_the_tests_own(postgres_url: str, _time: int) -> None:
     with psycopg.connect(postgres_url) as connection:

@@ -27,8 +27,7 @@ BROKERS = [
     "memory",
     "filesystem",
     "redis",
-    # It takes ten seconds to start.
-    pytest.param("rabbitmq", marks=[pytest.mark.slow, pytest.mark.xdist_group("servers")]),
+    pytest.param("rabbitmq", marks=pytest.mark.slow),  # it takes ten seconds to start
 ]
 Make = Callable[..., MessageBus]
 
