@@ -14,7 +14,7 @@ from celery import Celery
 from celery_commander.engine import RunHistory, RunState, State
 from celery_commander.tasks import install
 from tests.celery.durable_app import Witness, make_app
-from tests.kit import Worker, celery_worker, wait_until
+from tests.kit import PATIENCE_SECONDS, Worker, celery_worker, wait_until
 
 MODULE = "tests.celery.durable_app"
 
@@ -44,7 +44,7 @@ class Deployment:
         *,
         concurrency: int = 2,
         env: dict[str, str] | None = None,
-        ready_seconds: float = 30.0,
+        ready_seconds: float = PATIENCE_SECONDS,
         pool: str = "prefork",
         options: Sequence[str] = (),
         module: str = MODULE,
@@ -79,7 +79,7 @@ class Deployment:
         assert state is not None
         return state
 
-    def wait_ended(self, *run_ids: str, seconds: float = 30.0) -> list[RunState]:
+    def wait_ended(self, *run_ids: str, seconds: float = PATIENCE_SECONDS) -> list[RunState]:
         """Return the runs' states once each has its outcome and Celery was told it."""
 
         def ended() -> bool:
@@ -88,7 +88,7 @@ class Deployment:
         wait_until(ended, seconds=seconds, what=lambda: self._told(run_ids))
         return [self.state(run_id) for run_id in run_ids]
 
-    def wait_mark(self, *words: object, times: int = 1, seconds: float = 20.0) -> None:
+    def wait_mark(self, *words: object, times: int = 1, seconds: float = PATIENCE_SECONDS) -> None:
         def seen() -> bool:
             return self.witness.count(*words) >= times
 
@@ -96,7 +96,7 @@ class Deployment:
             seen, seconds=seconds, what=lambda: f"{words} in {self.witness.lines()}\n{self.logs()}"
         )
 
-    def wait_result(self, run_id: str, *, seconds: float = 20.0) -> Any:
+    def wait_result(self, run_id: str, *, seconds: float = PATIENCE_SECONDS) -> Any:
         """Return what Celery's own result backend holds of a run, once there is something."""
         result = self.app.AsyncResult(run_id)
         wait_until(

@@ -12,7 +12,7 @@ import pytest
 
 from celery_commander.engine import AnchorDirectory
 from tests.celery.conftest import Deployment
-from tests.kit import Worker, kill, wait_until
+from tests.kit import PATIENCE_SECONDS, Worker, kill, wait_until
 from tests.kit.workers import python_environment
 
 pytestmark = pytest.mark.celery
@@ -85,7 +85,7 @@ def await_done(worker: Worker, kind: str, told: Callable[[], str]) -> None:
         lines = [line for line in worker.log().splitlines() if "succeeded" in line]
         return any(f"Task celery_commander.{kind}[" in line for line in lines)
 
-    wait_until(done, seconds=40, what=lambda: f"{kind}\n{told()}")
+    wait_until(done, what=lambda: f"{kind}\n{told()}")
 
 
 def test_what_is_fired_twice_at_one_instant_is_done_once(
@@ -99,9 +99,12 @@ def test_what_is_fired_twice_at_one_instant_is_done_once(
 
     answers = {kind: fire_twice(deployment, kind) for kind in ("take_snapshot", "check_health")}
     workers = [deployment.worker(name, concurrency=1) for name in ("w1", "w2")]
-    told = {kind: [result.get(timeout=40) for result in both] for kind, both in answers.items()}
+    told = {
+        kind: [result.get(timeout=PATIENCE_SECONDS) for result in both]
+        for kind, both in answers.items()
+    }
     told["compact_log"] = [
-        result.get(timeout=40) for result in fire_twice(deployment, "compact_log")
+        result.get(timeout=PATIENCE_SECONDS) for result in fire_twice(deployment, "compact_log")
     ]
 
     # An idle worker may begin before the second is even sent; then that one finds nothing left to do.

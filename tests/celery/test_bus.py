@@ -87,7 +87,6 @@ def test_without_a_broker_recovery_decides_and_the_bus_tells_of_it_later(
             "run.aborted" in deployment.types(aborted)
             and "run.requeued" in deployment.types(recovered)
         ),
-        seconds=60,
         what=lambda: f"the decisions\n{deployment.logs()}",
     )
     gate.unlink()
@@ -99,11 +98,10 @@ def test_without_a_broker_recovery_decides_and_the_bus_tells_of_it_later(
         "run.*",
         lambda message: heard.setdefault((message.type, message.run_id), message),
         queue="audit",
-        seconds=90,
         until=lambda: wanted <= heard.keys(),
     )
     assert wanted <= heard.keys(), deployment.logs()
     assert heard["run.recovered", recovered].data["death"] is True
     assert heard["run.aborted", aborted].log_id == deployment.app.commander.engine.log_id
-    states = deployment.wait_ended(aborted, recovered, seconds=60)
+    states = deployment.wait_ended(aborted, recovered)
     assert [state.state for state in states] == [State.COMPENSATED, State.COMMITTED]

@@ -41,7 +41,6 @@ def wait_parked(deployment: Deployment, run_id: str) -> str:
     """Return why the run waits for a person."""
     wait_until(
         lambda: deployment.state(run_id).state is State.PAUSED,
-        seconds=20,
         what=lambda: f"the pause\n{deployment.logs()}",
     )
     assert deployment.state(run_id).paused_kind == "version"

@@ -18,7 +18,7 @@ from celery import Celery
 
 from celery_commander.engine import State
 from celery_commander.tasks import Commander
-from tests.kit import wait_until
+from tests.kit import PATIENCE_SECONDS, wait_until
 from tests.kit.group import Group, process_group
 from tests.kit.servers import free_port
 from tests.kit.workers import python_environment
@@ -75,10 +75,20 @@ class Host:
             self.command(words),
             cwd=self.directory,
             env=self.environment(service),
-            capture_output=True,
-            timeout=60,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=100,
         )
+        self.check_of(service).write_text(f"{done.returncode}: {done.stdout}", encoding="utf-8")
         return done.returncode == 0
+
+    def check_of(self, service: str) -> Path:
+        """Return where the last answer of a service's health check lies."""
+        return self.directory / f"{service}.check"
+
+    def told(self, service: str, group: Group) -> str:
+        return f"{service} to be healthy; it is\n{self.check_of(service).read_text()}\n{group}"
 
 
 @pytest.fixture(scope="module")
@@ -100,12 +110,12 @@ def test_worker_beat_and_flower_start_as_described_and_become_healthy(host: Host
         for name, group in groups.items():
             wait_until(
                 partial(host.is_healthy, name),
-                seconds=60,
-                what=partial("{} to be healthy:\n{}".format, name, group),
+                seconds=120,
+                what=partial(host.told, name, group),
             )
         app = client(host)
         run = app.send_task("examples.service.welcome", ["Ann"])
-        assert run.get(timeout=30)["said"].startswith("Hello, Ann!")
+        assert run.get(timeout=PATIENCE_SECONDS)["said"].startswith("Hello, Ann!")
         state = app.commander.history(run.id).state
         assert state is not None
         assert state.state is State.COMMITTED
@@ -114,11 +124,10 @@ def test_worker_beat_and_flower_start_as_described_and_become_healthy(host: Host
             url = f"http://127.0.0.1:{host.port}/durable-runs"
             return str(urllib.request.urlopen(url, timeout=10).read().decode())
 
-        wait_until(lambda: run.id in page(), seconds=20, what="the run on Flower's page")
+        wait_until(lambda: run.id in page(), what="the run on Flower's page")
         rounds = app.commander.store.rounds
         wait_until(
             lambda: rounds.last("check_health/service") is not None,
-            seconds=30,
             what=lambda: f"a health check by beat:\n{groups['beat'].tail()}",
         )
         assert all(group.running for group in groups.values())

@@ -66,7 +66,7 @@ def test_a_task_that_kills_its_worker_again_and_again_has_one_open_letter(
     deployment.worker(concurrency=1)
     run_id = deployment.send("flow_poison", "ann")
 
-    (state,) = deployment.wait_ended(run_id, seconds=60)
+    (state,) = deployment.wait_ended(run_id)
 
     assert state.state is State.COMPENSATED
     assert deployment.witness.count("body", "ann") == 3

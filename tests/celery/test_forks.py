@@ -29,7 +29,7 @@ def test_no_child_hangs_in_a_lock_that_its_parent_held_when_it_forked(
 
     runs = [deployment.send("tiny", number) for number in range(TASKS)]
 
-    states = deployment.wait_ended(*runs, seconds=100)
+    states = deployment.wait_ended(*runs, seconds=240)
     assert [(state.state, state.attempt) for state in states] == [(State.COMMITTED, 1)] * TASKS
     assert [deployment.witness.count("tiny", number) for number in range(TASKS)] == [1] * TASKS
     assert worker.running

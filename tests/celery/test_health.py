@@ -105,7 +105,7 @@ def test_leases_of_running_work_are_renewed_while_the_broker_is_away(
         deployment.wait_mark("did", "three", "ann")
         line.mend()
 
-        (state,) = deployment.wait_ended(run_id, seconds=60)
+        (state,) = deployment.wait_ended(run_id)
         assert (state.state, state.attempt) == (State.COMMITTED, 1)
         wait_health(deployment, Health.HEALTHY)
 
@@ -129,7 +129,7 @@ def test_a_log_lost_at_the_start_is_not_passed_over(deploy: Callable[..., Deploy
     wal = wal_of(deployment)
     wal.with_suffix(".away").rename(wal)
 
-    (state,) = deployment.wait_ended(left, seconds=60)
+    (state,) = deployment.wait_ended(left)
     assert state.state is State.COMMITTED
     wait_health(deployment, Health.HEALTHY)
 

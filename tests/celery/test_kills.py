@@ -124,7 +124,7 @@ def test_a_worker_killed_between_two_steps_goes_on_with_the_next(deployment: Dep
     worker = deployment.worker(concurrency=1, env=point.environment())
     run_id = deployment.send("flow", "ann")
     deployment.wait_mark("did", "two", "ann")
-    wait_until(lambda: deployment.state(run_id).attempt == 2, seconds=20, what="a second attempt")
+    wait_until(lambda: deployment.state(run_id).attempt == 2, what="a second attempt")
 
     (state,) = deployment.wait_ended(run_id)
     assert state.state is State.COMMITTED
@@ -195,7 +195,7 @@ def test_a_task_that_kills_its_process_is_poison_after_three_deaths(deployment: 
 
     run_id = deployment.send("flow_poison", "ann")
 
-    (state,) = deployment.wait_ended(run_id, seconds=60)
+    (state,) = deployment.wait_ended(run_id)
     assert state.state is State.COMPENSATED
     assert deployment.witness.count("body", "ann") == 3
     assert "poison" in str(deployment.wait_result(run_id).result)
@@ -211,7 +211,7 @@ def test_a_crash_in_a_c_extension_is_named_in_the_one_end_that_its_run_has(
 
     run_id = deployment.send("flow_segfault", "ann")
 
-    (state,) = deployment.wait_ended(run_id, seconds=60)
+    (state,) = deployment.wait_ended(run_id)
     assert state.state is State.COMPENSATED
     types = deployment.types(run_id)
     assert [types.count(end) for end in ("run.committed", "run.aborted")] == [0, 1]
@@ -231,7 +231,7 @@ def test_a_warm_stop_under_load_runs_each_message_once(
 
     first.stop_warm()
 
-    states = deployment.wait_ended(*runs, seconds=60)
+    states = deployment.wait_ended(*runs)
     assert {state.state for state in states} == {State.COMMITTED}
     assert [deployment.witness.count("tiny", number) for number in range(300)] == [1] * 300
 
@@ -277,7 +277,7 @@ def test_on_a_real_broker_a_killed_worker_loses_nothing_and_repeats_nothing(
     gate.unlink()
     deployment.worker("w2")
 
-    states = deployment.wait_ended(*safe, *strict, seconds=60)
+    states = deployment.wait_ended(*safe, *strict)
     assert {state.state for state in states[:4]} == {State.COMMITTED}
     assert [deployment.did(name)[0] for name in names] == [1] * 8
     assert all(deployment.witness.count("did", "two", name) <= 1 for name in names)

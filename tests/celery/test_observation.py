@@ -135,7 +135,7 @@ def test_no_child_inherits_a_lock_of_ours_that_is_taken(
     sent = [deployment.send(name, str(n)) for n in range(15) for name in ("fails", "says")]
 
     for task_id in sent:
-        deployment.wait_result(task_id, seconds=60)
+        deployment.wait_result(task_id)
 
 
 @pytest.mark.crash

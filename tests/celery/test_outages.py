@@ -35,7 +35,7 @@ def test_without_a_log_bodies_do_not_start_and_go_on_once_it_is_back(
         deployment.send("tiny", 1)
     away.rename(wal_of(deployment))
 
-    states = deployment.wait_ended(running, waiting, seconds=60)
+    states = deployment.wait_ended(running, waiting)
     assert [state.state for state in states] == [State.COMMITTED] * 2
     assert deployment.witness.count("did", "one", "ann") == 1
     assert deployment.witness.count("did", "three", "bob") == 1

@@ -130,7 +130,7 @@ def test_an_undo_that_kills_its_process_every_time_ends_with_a_person(
 
     run_id = deployment.send("flow_refused", "ann")
 
-    (state,) = deployment.wait_ended(run_id, seconds=60)
+    (state,) = deployment.wait_ended(run_id)
     assert state.state is State.STUCK
     assert deployment.witness.count("undoing", "two") == 3
     assert deployment.witness.count("undoing", "one") == 0

@@ -41,7 +41,7 @@ def test_a_revoked_run_is_undone_and_told_once(deployment: Deployment) -> None:
 
     deployment.app.control.revoke(run_id, terminate=True, signal="SIGKILL")
 
-    (state,) = deployment.wait_ended(run_id, seconds=40)
+    (state,) = deployment.wait_ended(run_id)
     assert (state.state, state.cancel_requested) == (State.COMPENSATED, "terminated")
     assert [line[0] for line in undone(deployment)] == ["two", "one"]
     assert deployment.app.AsyncResult(run_id).state == "REVOKED"
@@ -57,7 +57,7 @@ def test_changed_code_parks_the_run_before_any_effect(deployment: Deployment) ->
     gate.unlink()
 
     second = deployment.worker("w2", env={"TEST_STEPS": "zero one two three"})
-    wait_until(lambda: deployment.state(run_id).state is State.PAUSED, seconds=20, what="the pause")
+    wait_until(lambda: deployment.state(run_id).state is State.PAUSED, what="the pause")
 
     assert deployment.state(run_id).paused_kind == "version"
     second.wait_log("recorded step define_tasks.<locals>.act_again, found .* with other arguments")
@@ -72,7 +72,7 @@ def test_a_step_that_asks_for_a_person_parks_its_run(deployment: Deployment) -> 
     deployment.wait_mark("begin", "one", "ann")
 
     worker.kill_child()
-    wait_until(lambda: deployment.state(run_id).state is State.PAUSED, seconds=20, what="the pause")
+    wait_until(lambda: deployment.state(run_id).state is State.PAUSED, what="the pause")
 
     assert deployment.state(run_id).paused_kind == "doubt"
     assert undone(deployment) == []

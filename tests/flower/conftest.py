@@ -77,7 +77,7 @@ def _live_through(past: Past) -> None:
     past.tiny = [deployment.send("tiny", number) for number in range(TINY)]
     injected = deployment.send("tiny", 99, task_id=INJECTED)
     deployment.worker("w2")
-    deployment.wait_ended(past.recovered, past.refused, *past.tiny, injected, seconds=60)
+    deployment.wait_ended(past.recovered, past.refused, *past.tiny, injected)
 
 
 @pytest.fixture(scope="module")

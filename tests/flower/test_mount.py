@@ -47,7 +47,7 @@ def test_a_worker_or_beat_never_loads_the_pages(tmp_path: Path, command: str) ->
     environment = python_environment({"LOADED_DIRECTORY": str(tmp_path)})
     loaded = tmp_path / "loaded"
     with process_group(arguments, tmp_path, name=command, env=environment) as group:
-        wait_until(loaded.exists, seconds=40, what=group.tail)
+        wait_until(loaded.exists, what=group.tail)
         kill(group.process.pid)  # it has told all it knows
     assert "flower.urls" in loaded.read_text().split()  # Celery loads its plug-ins everywhere
     assert OURS not in loaded.read_text()

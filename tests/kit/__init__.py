@@ -10,13 +10,14 @@ from .line import Line
 from .memory import MemoryLog
 from .processes import alive, children, descendants, kill, wait_gone
 from .services import SERVICES, ServiceMissing, running_service
-from .waiting import DeadlinePassed, wait_until
+from .waiting import PATIENCE_SECONDS, DeadlinePassed, wait_until
 from .workers import Worker, celery_worker
 
 __all__ = [
     # time
     "DeadlinePassed",
     "ManualClock",
+    "PATIENCE_SECONDS",
     "wait_until",
     # a log in memory
     "MemoryLog",

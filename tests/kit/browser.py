@@ -23,7 +23,7 @@ from .programs import HINT, find_program
 from .servers import free_port
 from .waiting import wait_until
 
-START_SECONDS = 30
+START_SECONDS = 90
 
 
 @dataclass(slots=True)

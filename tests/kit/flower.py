@@ -90,9 +90,7 @@ def celery_flower(
     environment = python_environment(env)
     with process_group(command, directory, name="flower", env=environment) as group:
         flower = Flower(group, f"http://127.0.0.1:{port}" + (f"/{prefix}" if prefix else ""))
-        wait_until(
-            lambda: _answers(flower), seconds=40, what=lambda: f"Flower to answer:\n{group.tail()}"
-        )
+        wait_until(lambda: _answers(flower), what=lambda: f"Flower to answer:\n{group.tail()}")
         yield flower
 
 

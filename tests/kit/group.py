@@ -13,7 +13,7 @@ from pathlib import Path
 from .processes import descendants, kill, kill_group
 from .workers import start_watched
 
-STOP_SECONDS = 10
+STOP_SECONDS = 30
 
 
 @dataclass(slots=True)

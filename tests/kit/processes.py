@@ -7,7 +7,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 
-from .waiting import wait_until
+from .waiting import PATIENCE_SECONDS, wait_until
 
 _PROC = Path("/proc")
 
@@ -52,7 +52,7 @@ def kill_group(pgid: int, sign: signal.Signals = signal.SIGKILL) -> None:
         pass  # see kill()
 
 
-def wait_gone(pids: Iterable[int], *, seconds: float = 10.0) -> None:
+def wait_gone(pids: Iterable[int], *, seconds: float = PATIENCE_SECONDS) -> None:
     """Wait until none of *pids* runs any more."""
     watched = list(pids)
     wait_until(

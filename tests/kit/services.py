@@ -78,7 +78,7 @@ class Service:
 SERVICES: Mapping[str, Service] = {
     service.name: service
     for service in (
-        Service("redis", "redis-server", ("redis-server",), (), servers.redis, 15),
+        Service("redis", "redis-server", ("redis-server",), (), servers.redis, 60),
         Service(
             "rabbitmq",
             "rabbitmq-server",

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from .processes import children, descendants, kill, kill_group, wait_gone
-from .waiting import wait_until
+from .waiting import PATIENCE_SECONDS, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 WATCH = Path(__file__).with_name("watch.py")
@@ -54,7 +54,7 @@ class Worker:
         self._seen.update(found)
         return found
 
-    def wait_ready(self, seconds: float = 30.0) -> None:
+    def wait_ready(self, seconds: float = PATIENCE_SECONDS) -> None:
         """Wait until the worker says that it is ready.
 
         Raises:
@@ -69,7 +69,7 @@ class Worker:
 
         wait_until(ready, seconds=seconds, what=lambda: f"{self.name} to be ready:\n{self.tail()}")
 
-    def wait_log(self, pattern: str, *, seconds: float = 20.0) -> re.Match[str]:
+    def wait_log(self, pattern: str, *, seconds: float = PATIENCE_SECONDS) -> re.Match[str]:
         """Return the first match of a regular expression in the log, once there is one."""
         return wait_until(
             lambda: re.search(pattern, self.log()),
@@ -95,16 +95,16 @@ class Worker:
         """SIGKILL MAIN alone; its children find out by themselves."""
         self._remember()
         kill(self.pid)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=PATIENCE_SECONDS)
 
     def kill_group(self) -> None:
         """SIGKILL MAIN and all its children at one instant, as a power cut does to a container."""
         self._remember()
         kill_group(self.pid)
-        self.process.wait(timeout=10)
+        self.process.wait(timeout=PATIENCE_SECONDS)
         wait_gone(self._seen)
 
-    def stop_warm(self, seconds: float = 20.0) -> int:
+    def stop_warm(self, seconds: float = PATIENCE_SECONDS) -> int:
         """SIGTERM MAIN, let it finish what runs, and return its exit status."""
         self._remember()
         kill(self.pid, signal.SIGTERM)
@@ -129,7 +129,7 @@ def celery_worker(
     concurrency: int = 2,
     name: str = "w1",
     options: Sequence[str] = (),
-    ready_seconds: float = 30.0,
+    ready_seconds: float = PATIENCE_SECONDS,
 ) -> Iterator[Worker]:
     """Run ``celery -A app worker`` with a prefork pool until the block ends.
 

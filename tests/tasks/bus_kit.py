@@ -8,6 +8,7 @@ from typing import Any
 from celery import Celery
 
 from celery_commander.tasks import BusMessage, Commander, MessageBus
+from tests.kit import PATIENCE_SECONDS
 
 NOWHERE = "redis://127.0.0.1:1/0"
 
@@ -34,7 +35,7 @@ def drain(bus: MessageBus, pattern: str, queue: str, *, count: int = 0) -> list[
         pattern,
         heard.append,
         queue=queue,
-        seconds=20 if count else 0.3,
+        seconds=PATIENCE_SECONDS if count else 0.3,
         until=lambda: bool(count) and len(heard) >= count,
     )
     return heard

@@ -20,7 +20,7 @@ from celery_commander.tasks import (
     bus_subscriber,
 )
 from celery_commander.tasks.bus_subscriber import Subscription
-from tests.kit import wait_until
+from tests.kit import PATIENCE_SECONDS, wait_until
 from tests.tasks.bus_kit import drain, make_app
 
 BROKERS = [
@@ -142,7 +142,7 @@ def test_a_callback_that_fails_has_heard_its_message(
         calls.append(message.run_id)
         raise RuntimeError("no mail today")
 
-    bus.listen("#", fail, queue=queue, seconds=20, until=lambda: bool(calls))
+    bus.listen("#", fail, queue=queue, seconds=PATIENCE_SECONDS, until=lambda: bool(calls))
 
     assert calls == ["r-1"]
     assert "no mail today" in caplog.text
