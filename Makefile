@@ -49,7 +49,7 @@ types: install  ## mypy --strict, over the packages as installed and over the te
 services: install  ## install missing servers where CI=true; elsewhere just say which are missing
 	@$(BIN)/python -m tests.kit.provision
 
-test: lint types services  ## lint, types and all tests; real Redis, RabbitMQ and PostgreSQL where installed   [TESTERS=1]
+test: lint types services  ## lint, types, all tests; real Redis, RabbitMQ, PostgreSQL where installed   [TESTERS=1]
 	@echo "== tests (a missing server: skipped at home, a failure where CI=true)"
 	@$(BIN)/python $(PYTEST) $(ARGS)
 
