@@ -92,14 +92,10 @@ class Host:
 
 
 @pytest.fixture(scope="module")
-def host(tmp_path_factory: pytest.TempPathFactory, request: pytest.FixtureRequest) -> Host:
-    directory = tmp_path_factory.mktemp("compose")
-    return Host(
-        directory,
-        request.getfixturevalue("_rabbitmq_server"),
-        request.getfixturevalue("_redis_server"),
-        free_port(),
-    )
+def host(
+    tmp_path_factory: pytest.TempPathFactory, _rabbitmq_server: str, _redis_server: str
+) -> Host:
+    return Host(tmp_path_factory.mktemp("compose"), _rabbitmq_server, _redis_server, free_port())
 
 
 def test_worker_beat_and_flower_start_as_described_and_become_healthy(host: Host) -> None:

@@ -23,7 +23,7 @@ TOGETHER = {
     "what Flower shows": re.compile(r"tests/flower/test_pages\.py"),
 }
 # The fixtures that are dear, each made once in a process or a module.
-DEAR = frozenset({"_rabbitmq_server", "_postgres_server", "past", "_browser", "host"})
+DEAR = frozenset({"_rabbitmq_server", "_postgres_server", "past", "_browser"})
 
 
 class Spread(LoadScopeScheduling):
