@@ -109,7 +109,7 @@ def test_a_parked_run_is_aborted_and_its_step_in_doubt_undone(deployment: Deploy
 
     told = asked(deployment, "retry", letter.id, "--abort")
 
-    assert told["action"] == "abort"
+    assert told["action"] == "abort", told
     (state,) = deployment.wait_ended(letter.run_id)
     assert state.state is State.COMPENSATED
     assert deployment.witness.count("undid", "one", "ann", "in_doubt=True") == 1
