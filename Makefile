@@ -2,7 +2,7 @@
 # The tools live in .venv. Linux, make, and Python 3.11 or newer are all that must be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types services test test-fast test-floors demo bench-log bench-observe mutants clean
+.PHONY: help install lint format types services test test-fast test-floors chaos demo bench-log bench-observe mutants clean
 .SUFFIXES:
 
 ROOMS := engine tasks beat
@@ -58,6 +58,9 @@ test-fast: install  ## the tests that need no patience and no worker
 
 test-floors: $(VENV)-floors/.installed  ## the tests again, with the oldest supported dependencies
 	@$(VENV)-floors/bin/python $(PYTEST) $(ARGS)
+
+chaos: install  ## go on breaking the log, the power cuts too   [SECONDS=600] [SEED=17: that round again]
+	@$(BIN)/python -W error -m tests.crash.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed "$(SEED)")
 
 demo: install  ## kill real workers, see every run finish right   [BROKER=redis://...] [SEED=1]
 	@$(BIN)/python -m examples.demo $(if $(BROKER),--broker "$(BROKER)") $(if $(SEED),--seed "$(SEED)")
