@@ -23,8 +23,8 @@ DURABILITIES = ("fsync", "group", "os")
 LONGEST_SECONDS = 100 * 365 * 24 * 60 * 60.0
 """A century: beyond it the clocks and waits of the platform give up, at the first use."""
 LONGEST_DAYS = 100 * 365
-LARGEST = 10**15
-"""More than any count or size may be; what it bounds must fit into a database and a queue."""
+LARGEST = 2**62
+"""The largest count or size: what it bounds must fit into a database and a queue."""
 
 _POSITIVE = ("flush_seconds", "lock_seconds", "lease_seconds", "sweep_seconds", "segment_seconds")
 _SMALLEST = {
