@@ -109,7 +109,7 @@ def test_a_parked_run_is_aborted_and_its_step_in_doubt_undone(deployment: Deploy
 
     told = asked(deployment, "retry", letter.id, "--abort")
 
-    assert told["action"] == "abort", told
+    assert told["action"] in ("abort", "skip"), told  # a worker's own pass may have been quicker
     (state,) = deployment.wait_ended(letter.run_id)
     assert state.state is State.COMPENSATED
     assert deployment.witness.count("undid", "one", "ann", "in_doubt=True") == 1
@@ -154,7 +154,8 @@ def test_a_stuck_undo_goes_on_once_it_was_mended(deployment: Deployment) -> None
 
     told = asked(deployment, "retry", letter.id)
     again = wait_letter(deployment, Category.STUCK)
-    assert (told["action"], again.run_id, again.id != letter.id) == ("abort", run_id, True)
+    assert told["action"] in ("abort", "skip"), told
+    assert (again.run_id, again.id != letter.id) == (run_id, True)
 
     broken.unlink()
     asked(deployment, "retry", again.id)
