@@ -136,7 +136,8 @@ class ForeignMessages:
         app = self._commander.app
         with fork_gate.passed(), app.producer_pool.acquire(block=True) as producer:
             republish(producer, again, remove_props=list(_OF_THE_DELIVERY))
-        held.acknowledge()  # after the broker has it again; a death between the two doubles it
+        # After the broker has it again; a death between the two doubles it. Channels are the main thread's alone.
+        held.consumer.call_soon(held.acknowledge)
         if held.has_place:
             held.consumer.qos.decrement_eventually()
 

@@ -34,7 +34,14 @@ def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
 
 @pytest.fixture
 def consumer() -> Any:
-    return SimpleNamespace(qos=Prefetch(), connection=object(), connection_errors=())
+    soon: list[Any] = []
+    return SimpleNamespace(
+        qos=Prefetch(),
+        connection=object(),
+        connection_errors=(),
+        call_soon=soon.append,
+        soon=soon,  # what the main thread does at its next turn
+    )
 
 
 @pytest.fixture
@@ -97,11 +104,14 @@ def test_what_was_held_long_enough_is_published_once_more_and_then_acknowledged(
 
     now[0] += 3.9
     held.hand_back()
-    assert acknowledged == []
+    assert consumer.soon == []
     now[0] += 0.2
     held.hand_back()
     held.hand_back()
+    assert acknowledged == []  # this thread must not touch the channel
 
+    (acknowledge,) = consumer.soon
+    acknowledge()
     ((again,),) = acknowledged  # the broker had it before
     assert (dict(message.headers), message.body) == before
     assert again.headers | {"commander": None} == message.headers | {"commander": None}
@@ -114,8 +124,8 @@ def test_what_was_held_long_enough_is_published_once_more_and_then_acknowledged(
 def test_a_broker_that_takes_nothing_leaves_the_message_held(
     bench: Bench, held: ForeignMessages, now: list[float], consumer: Any
 ) -> None:
-    message, acknowledged = message_of(bench), []
-    held.take(message, "theirs", consumer=consumer, acknowledge=lambda: acknowledged.append(1))
+    message = message_of(bench)
+    held.take(message, "theirs", consumer=consumer, acknowledge=message.ack)
     pool, away = bench.app.amqp.producer_pool, Connection("amqp://127.0.0.1:1//", connect_timeout=1)
     broken = pool.__class__(away.Pool(1), limit=1)
     away.transport_options = {"max_retries": 1, "interval_start": 0}
@@ -123,26 +133,26 @@ def test_a_broker_that_takes_nothing_leaves_the_message_held(
 
     now[0] += 1.1
     held.hand_back()
-    assert acknowledged == []
+    assert consumer.soon == []
     bench.app.amqp.__dict__["_producer_pool"] = pool
     now[0] += 2.1
     held.hand_back()
 
-    assert acknowledged == [1]
+    assert len(consumer.soon) == 1
     assert len(waiting(bench)) == 1
 
 
 def test_a_message_of_a_lost_connection_is_the_brokers_to_send_again(
     bench: Bench, held: ForeignMessages, now: list[float], consumer: Any
 ) -> None:
-    message, acknowledged = message_of(bench), []
-    held.take(message, "theirs", consumer=consumer, acknowledge=lambda: acknowledged.append(1))
+    message = message_of(bench)
+    held.take(message, "theirs", consumer=consumer, acknowledge=message.ack)
     consumer.connection = object()
 
     now[0] += 1.1
     held.hand_back()
 
-    assert (acknowledged, waiting(bench)) == ([], [])
+    assert (consumer.soon, waiting(bench)) == ([], [])
 
 
 def test_a_worker_gives_up_no_more_places_than_it_may(
