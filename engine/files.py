@@ -72,6 +72,17 @@ def all_intact(all_opened: Iterable[Opened]) -> bool:
     return True
 
 
+def all_writable(all_opened: Iterable[Opened]) -> bool:
+    """Tell whether each number may be written through; closed and reused, it may mean the same file, to be read."""
+    try:
+        return all(
+            fcntl.fcntl(opened.fd, fcntl.F_GETFL) & os.O_ACCMODE == os.O_RDWR
+            for opened in all_opened
+        )
+    except OSError:
+        return False
+
+
 class Files:
     """Open, read, write, lock and sync files; the only part of the log that knows the operating system."""
 

@@ -19,7 +19,7 @@ from datetime import datetime
 from ..chain import Header
 from ..control import Control, Head
 from ..errors import LogMoved, LogPoisoned
-from ..files import Files, Opened, all_intact
+from ..files import Files, Opened, all_intact, all_writable
 from .layout import Layout
 from .segments import LogFile, is_next, our_file, refuse_second_name
 
@@ -52,7 +52,7 @@ class Handles:
 
     def are_intact(self) -> bool:
         """Tell whether every number that an append uses still means its file; a sync looks at its own."""
-        return all_intact(self._appends_through)
+        return all_intact(self._appends_through) and all_writable((self.log, self.control_file))
 
     def with_log(self, log: LogFile) -> Handles:
         """Return handles of another file of the log that share everything else with these."""

@@ -21,7 +21,8 @@ from . import moves
 from .crowd import Crowd
 from .cuts import SCENES, Cuts, gone_on
 from .disk import Fault
-from .world import World, drawn, scratch
+from .images import drawn
+from .world import World, scratch
 
 WALK_STEPS = 60
 WALKS_A_ROUND = 20

@@ -6,7 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
-from .disk import images
+from .images import images
 from .world import Process, World
 
 _TORN = 4

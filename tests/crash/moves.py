@@ -7,7 +7,8 @@ import shutil
 from collections.abc import Callable
 
 from .disk import EIO, ENOSPC, Fault
-from .world import Process, World, drawn
+from .images import drawn
+from .world import Process, World
 
 PROCESSES_MAX = 3
 CALLS_MAX = 14
@@ -50,6 +51,12 @@ def compacts(world: World, chance: random.Random) -> None:
     process = some(world, chance)
     if process is not None:
         world.compact(process)
+
+
+def repairs(world: World, chance: random.Random) -> None:
+    process = some(world, chance)
+    if process is not None and world.poisoned:
+        world.repair(process)
 
 
 def opens(world: World, chance: random.Random) -> None:
@@ -102,7 +109,7 @@ def fault(chance: random.Random) -> Fault:
 
 def loses_power(world: World, chance: random.Random) -> None:
     world.cut(drawn(chance, world.disk), outside=chance.random() < 0.5)
-    if world.poisoned and chance.random() < 0.7:
+    if world.poisoned and chance.random() < 0.2:
         world.unmark()
 
 
@@ -157,6 +164,7 @@ MOVES: dict[Move, int] = {
     seals: 2,
     snapshots: 1,
     compacts: 2,
+    repairs: 4,
     opens: 2,
     closes: 1,
     is_killed: 1,

@@ -11,7 +11,8 @@ import pytest
 from celery_commander.engine import EventSourcingEngine, LogUnavailable, Status
 from celery_commander.engine.verify import verify_log
 
-from .disk import EIO, ENOSPC, Choice, Fault, image_of
+from .disk import EIO, ENOSPC, Fault
+from .images import Choice, image_of
 from .world import Process, World, scratch
 
 pytestmark = pytest.mark.crash

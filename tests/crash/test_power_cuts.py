@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from . import moves
-from .world import World, drawn, scratch
+from .images import drawn
+from .world import World, scratch
 
 pytestmark = pytest.mark.crash
 

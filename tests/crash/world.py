@@ -7,7 +7,6 @@ independent check of chain.py.
 from __future__ import annotations
 
 import contextlib
-import random
 import shutil
 import tempfile
 from collections import Counter
@@ -19,12 +18,9 @@ from pathlib import Path
 from celery_commander.engine import (
     CommanderError,
     CompactionRefused,
-    Database,
     EventSourcingEngine,
-    HistoryArchived,
     LogPoisoned,
     NewEvent,
-    RunLedger,
     Settings,
     Status,
 )
@@ -32,12 +28,20 @@ from celery_commander.engine.control import Control
 from celery_commander.engine.files import Files
 from celery_commander.engine.snapshots import PARTIAL
 from celery_commander.engine.verify import verify_log
-from tests.engine.ledgers import COMMITS, DELIVERS, lines_of, rows
+from tests.engine.ledgers import COMMITS, DELIVERS, lines_of
 
 from .chain import Chain, Link
-from .disk import Disk, Fault, Image, Killed, SimulatedFiles, put
+from .disk import Disk, Fault, Killed, SimulatedFiles
+from .images import Image, put
+from .judge import (
+    AFTER_A_CRASH,
+    check_files,
+    check_histories,
+    check_kept,
+    check_ledger,
+    judge_image,
+)
 
-AFTER_A_CRASH = (Status.OK_ANCHORED, Status.OK_UNANCHORED, Status.TORN_TAIL)
 BY_RECOVERY = frozenset({"wal.repaired", "wal.sealed"})
 _SEGMENT_BYTES = 8192
 
@@ -222,6 +226,18 @@ class World:
 
         return self.act(process, work)
 
+    def repair(self, process: Process) -> bool:
+        """Let a person answer for what a failed sync may have lost."""
+
+        def work(engine: EventSourcingEngine) -> int:
+            mended = engine.repair("ann@shop")
+            if mended is None:
+                return 0
+            self.poisoned = self.is_marked()
+            return engine.head()[0]
+
+        return self.act(process, work)
+
     # -- what happens to them ---------------------------------------------------------------
 
     def bury(self, process: Process) -> None:
@@ -325,48 +341,12 @@ class World:
         told = [(event.seq, event.hash, event.type) for event in events]
         assert told == [(each.seq, each.hash, each.type) for each in chain.links[begins_at - 1 :]]
         assert engine.head() == (len(chain.links), chain.links[-1].hash)
-        self._check_histories(engine, chain)
+        check_histories(engine, chain)
+        check_kept(self.directory, chain)
         if is_fresh:
-            self._check_files()
+            check_files(self.active, self.crashes)
         if ledger:
-            self._check_ledger(engine)
-
-    def _check_histories(self, engine: EventSourcingEngine, chain: Chain) -> None:
-        by_run: dict[str, list[str]] = {}
-        for link in chain.links:
-            run = link.payload["run"]
-            if run is not None:
-                by_run.setdefault(run, []).append(link.hash)
-        for run, hashes in by_run.items():
-            try:
-                found = [event.hash for event in engine.history(run)]
-            except HistoryArchived:
-                continue
-            if run.startswith("n-") and chain.archived:
-                assert hashes[len(hashes) - len(found) :] == found, run  # of no run: not kept
-            else:
-                assert found == hashes, run
-
-    def _check_files(self) -> None:
-        names = [path.name for path in self.directory.rglob("*")]
-        left = [name for name in names if name == "newborn" or name.endswith(".unfinished")]
-        assert not left, left
-        assert self.active.stat().st_nlink == 1
-        kept = list(self.directory.glob("quarantine/*"))
-        assert len(kept) <= self.crashes, kept
-
-    def _check_ledger(self, engine: EventSourcingEngine) -> None:
-        for path in (self.settings.ledger_path, self.base / "fresh.sqlite"):
-            path.parent.mkdir(exist_ok=True)
-            database = Database(path)
-            try:
-                ledger = RunLedger(database, engine)
-                ledger.catch_up()
-                assert rows(ledger) == engine.replay(), path.name
-            finally:
-                database.close()
-        for path in self.base.glob("fresh.sqlite*"):
-            path.unlink()
+            check_ledger(engine, self.base)
 
     def check_typed(self) -> None:
         """Ask only that every answer is a typed one: what a lying disk lost cannot be made good."""
@@ -395,27 +375,6 @@ class World:
     def end(self) -> None:
         for process in list(self.processes):
             self.bury(process)
-
-
-def judge_image(active: Path, before: list[Link], promised: int) -> list[Link]:
-    """See that an image, before anybody repairs it, holds what was promised and nothing else; return what it holds."""
-    chain = Chain(active)
-    found = [link.line for link in chain.links]
-    assert found == [link.line for link in before[: len(found)]], "an event that nobody wrote"
-    assert len(found) >= promised, f"{promised} events were promised, {len(found)} are there"
-    if promised:
-        report = verify_log(active)
-        assert report.status in AFTER_A_CRASH, report
-    return chain.links
-
-
-def drawn(chance: random.Random, disk: Disk) -> Image:
-    """Draw an image: an orderly one in half of the cases, a torn one in the others."""
-    from .disk import Choice, choices, image_of
-
-    orderly = list(choices(disk, chance, 0))
-    choice = chance.choice([Choice(tear=chance), chance.choice(orderly)])
-    return image_of(disk, choice)
 
 
 def _closed(engine: EventSourcingEngine, process: Process) -> int:

@@ -274,3 +274,21 @@ def test_a_file_of_another_kind_is_foreign_and_stays_as_it_is(tmp_path: Path) ->
     with pytest.raises(ForeignLog):
         open_log(tmp_path)
     assert path.read_bytes() == b"my notes\n"
+
+
+def test_a_number_that_means_the_log_again_but_only_to_be_read_is_not_written_through(
+    tmp_path: Path,
+) -> None:
+    """Whoever closes all descriptors leaves the numbers to the next open, which may be a reader's of the same file."""
+    with open_log(tmp_path) as log:
+        log.append("note", {"i": 0})
+        handles = log._log._session.current()
+        assert handles is not None
+        for opened in (handles.log, handles.control_file):
+            number = os.open(opened.path, os.O_RDONLY)
+            os.dup2(number, opened.fd)
+            os.close(number)
+        log.append("note", {"i": 1})
+        log.append("note", {"i": 2}, wait=False)
+        log.sync()
+        assert [event.type for event in log.read_from(None)] == ["wal.created", *["note"] * 3]
