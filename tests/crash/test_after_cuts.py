@@ -153,6 +153,33 @@ def test_a_repair_that_meets_a_failing_disk_says_so_in_its_own_words(world: Worl
         assert process.engine.verify_integrity().status is Status.OK_UNANCHORED
 
 
+@pytest.mark.parametrize("call", ["truncate", "append", "sync", "rename", "sync_directory"])
+def test_what_a_killed_repair_has_cut_off_is_kept_over_a_power_cut(world: World, call: str) -> None:
+    process = opened(world)
+    world.append(process, wait=True)
+    other = opened(world)
+    other.files.fault = Fault(1, frozenset(("append",)), taken=50)
+    assert not world.append(other, wait=True)  # killed in the middle of its write
+    for nth in range(1, 4):
+        if process in world.processes:
+            process.files.fault = Fault(nth, frozenset((call,)))
+            world.append(process, wait=True)
+            for choice in (NOTHING_SYNCED, Choice(), Choice(names=-1), Choice(data=-1)):
+                root = world.base / f"{nth}{choice.names}{choice.data}"
+                later = World.after(world, image_of(world.disk, choice), root)
+                later.check(opened(later), ledger=False)
+                later.end()
+
+
+def test_the_mark_of_a_failed_sync_outlasts_a_power_cut(world: World) -> None:
+    process = opened(world)
+    process.files.fault = Fault(1, frozenset(("sync",)), EIO)
+    assert not world.append(process, wait=True)
+    world.cut(image_of(world.disk, NOTHING_SYNCED))
+    assert world.is_marked()
+    assert not world.append(opened(world), wait=True)
+
+
 def test_a_repair_whose_mark_was_half_taken_off_is_a_finished_one(world: World) -> None:
     """As where a rename shows both names after a power cut."""
     process = opened(world)
