@@ -83,6 +83,7 @@ from .plan import (
     Wait,
     plan,
 )
+from .refused import DiskRefused
 from .rounds import Rounds
 from .run_query import RunQuery
 from .secret import keep_secret
@@ -218,6 +219,7 @@ __all__ = [
     "LogPoisoned",
     "LogUnavailable",
     "LogUnreadable",
+    "DiskRefused",
     "NonDeterministic",
     "NotALog",
     "RecordedException",

@@ -12,6 +12,7 @@ from typing import Final
 
 from .errors import LogUnavailable
 from .files import Files
+from .refused import names_in
 from .wal.layout import Layout
 from .wal.locks import Patience
 
@@ -88,11 +89,7 @@ def prune(layout: Layout, files: Files, now: datetime, days: float) -> int:
         LogUnavailable: one cannot be removed.
     """
     before = (now - timedelta(days=days)).timestamp()
-    try:
-        names = sorted(os.listdir(layout.archive))
-    except FileNotFoundError:
-        return 0
-    paths = [layout.archive / name for name in names]
+    paths = [layout.archive / name for name in names_in(layout.archive)]
     old = [path for path in paths if files.stat(os.fspath(path)).st_ctime < before]
     try:
         for path in old:

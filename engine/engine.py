@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -19,7 +18,7 @@ from .events import Event, NewEvent, Position
 from .files import Files
 from .health import EventSourcingHealth
 from .health_report import HealthReport
-from .integrity import IntegrityReport, Status, Verified
+from .integrity import IntegrityReport, Verified
 from .latency import LatencyRing
 from .ledger import RunLedger
 from .run_events import events_of, replayed
@@ -223,8 +222,8 @@ class EventSourcingEngine:
             anchors: what the log is known to have been.
         """
         report = self._verify_log(after=after, anchors=anchors)
-        if report.status.is_good and (mismatch := self._snapshots.check()) is not None:
-            report = replace(report, status=Status.SNAPSHOT_MISMATCH, reason=str(mismatch))
+        if report.status.is_good:
+            report = self._snapshots.judge(report)
         if self._writes:
             self.note_verified(report, whole=after is None)
         return report

@@ -8,6 +8,7 @@ One tree, so that a caller can catch as narrowly or as widely as it means to::
     │   ├── LogUnavailable          cannot append now; trying again later is sensible
     │   │   ├── LogUnreadable       not there, or not to be opened for reading
     │   │   ├── LockTimeout         somebody held a lock for longer than the bound
+    │   │   ├── DiskRefused         the system refused a call on one of its files (also an OSError)
     │   │   ├── LogPoisoned         a sync failed: nothing may be acknowledged any more
     │   │   └── LogMoved            renamed, truncated or replaced from outside
     │   │       └── LogCompacted    a snapshot stands for what was to be read

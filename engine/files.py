@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import LogUnavailable, LogUnreadable
+from .refused import path_of, refused, told
 
 FILE_MODE = 0o600
 DIRECTORY_MODE = 0o700
@@ -99,7 +100,7 @@ class Files:
             raise
         except OSError as error:
             raise LogUnavailable(path, f"{path.name} cannot be opened: {error.strerror}") from error
-        found = os.fstat(fd)
+        found = _looked_at(fd, path)
         reason = _refusal(found, stat.S_ISREG, "regular file")
         if reason is None and found.st_nlink > names_max:
             reason = SECOND_NAME
@@ -121,7 +122,7 @@ class Files:
             raise
         except OSError as error:
             raise LogUnreadable(path, error.strerror or str(error)) from error
-        found = os.fstat(fd)
+        found = _looked_at(fd, path)
         if not stat.S_ISREG(found.st_mode):
             os.close(fd)
             raise LogUnreadable(path, "it is not a regular file")
@@ -166,22 +167,30 @@ class Files:
         except OSError:
             return []
 
+    @told
     def stat(self, path: str) -> os.stat_result:
         """Return what the path means now, not following a symbolic link."""
         return os.lstat(path)
 
     def exists(self, path: Path) -> bool:
         """Tell whether the path is there, even as a dangling link."""
-        return os.path.lexists(path)
+        try:
+            self.stat(os.fspath(path))
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+        return True
 
+    @told
     def names(self, fd: int) -> int:
         """Return how many names the file has."""
         return os.fstat(fd).st_nlink
 
+    @told
     def size(self, fd: int) -> int:
         """Return the file's size in bytes."""
         return os.fstat(fd).st_size
 
+    @told
     def read(self, fd: int, size: int, offset: int) -> bytes:
         """Read up to `size` bytes at `offset`; fewer only at the end of the file."""
         data = os.pread(fd, size, offset)
@@ -192,20 +201,24 @@ class Files:
             data += more
         return data
 
+    @told
     def append(self, fd: int, data: bytes) -> int:
         """Write at the end of a file opened with O_APPEND; return how many bytes were taken."""
         return os.write(fd, data)
 
+    @told
     def write_at(self, fd: int, data: bytes, offset: int) -> None:
         """Write all of `data` at `offset`."""
         while data:
             written = os.pwrite(fd, data, offset)
             data, offset = data[written:], offset + written
 
+    @told
     def truncate(self, fd: int, size: int) -> None:
         """Cut the file to `size` bytes."""
         os.ftruncate(fd, size)
 
+    @told
     def sync(self, fd: int) -> None:
         """Wait until the file's bytes, and its size, are on disk."""
         if sys.platform == "darwin":
@@ -213,6 +226,7 @@ class Files:
         else:
             os.fdatasync(fd)
 
+    @told
     def sync_directory(self, path: Path) -> None:
         """Wait until the names in a directory are on disk."""
         sync_directory(path)
@@ -228,9 +242,11 @@ class Files:
                 break
             try:
                 self.sync_directory(directory)
-            except PermissionError:
-                continue
+            except OSError as error:
+                if error.errno not in (errno.EACCES, errno.EPERM):
+                    raise
 
+    @told
     def rename(self, source: Path, target: Path) -> None:
         """Give a file another name, over whatever had it, and wait until that is on disk."""
         self._rename(source, target)
@@ -241,6 +257,7 @@ class Files:
     def _rename(self, source: Path, target: Path) -> None:
         os.rename(source, target)
 
+    @told
     def link(self, source: Path, target: Path) -> None:
         """Give a file a second name, which nothing must have yet, and wait until that is on disk."""
         self._link(source, target)
@@ -257,10 +274,12 @@ class Files:
             return False
         return found.st_ino == opened.inode and found.st_dev == opened.device
 
+    @told
     def remove(self, path: Path) -> None:
         """Remove a name, if it is there."""
         path.unlink(missing_ok=True)
 
+    @told
     def try_lock(self, fd: int) -> bool:
         """Take the lock on a whole file if nobody else has it.
 
@@ -274,7 +293,7 @@ class Files:
         except OSError as error:
             if error.errno in _NO_LOCKS:
                 raise LogUnavailable(
-                    _path_of(fd), f"{_NO_LOCKS_REASON} ({error.strerror})"
+                    path_of(fd), f"{_NO_LOCKS_REASON} ({error.strerror})"
                 ) from error
             raise
         return True
@@ -310,11 +329,13 @@ class Files:
         os.sched_yield()
 
 
-def _path_of(fd: int) -> str:
+def _looked_at(fd: int, path: Path) -> os.stat_result:
+    """Return what was opened; a descriptor that cannot even be asked is closed again."""
     try:
-        return os.readlink(f"/proc/self/fd/{fd}")
-    except OSError:
-        return f"descriptor {fd}"
+        return os.fstat(fd)
+    except OSError as error:
+        os.close(fd)
+        raise refused(path, error) from error
 
 
 def _refusal(found: os.stat_result, is_type: object, kind: str) -> str | None:

@@ -145,7 +145,7 @@ class SnapshotFile:
         """Return what changes when somebody writes to it."""
         try:
             found = self._files.stat(os.fspath(self.path))
-        except OSError as error:
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise SnapshotMismatch(self.path, "it is missing") from error
         return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
@@ -201,6 +201,8 @@ class SnapshotFile:
         except FileNotFoundError as error:
             raise SnapshotMismatch(self.path, "it is missing") from error
         except LogUnreadable as error:
+            if isinstance(error.__cause__, OSError):
+                raise  # no descriptor left, a bad sector: that says nothing against the snapshot
             raise SnapshotMismatch(self.path, error.reason) from error
         try:
             return work(opened.fd)

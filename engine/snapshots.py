@@ -14,7 +14,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeVar
@@ -24,10 +24,12 @@ from .errors import LogMoved, LogUnavailable, SnapshotMismatch, UnknownSnapshot
 from .events import Event, NewEvent, Position
 from .fold import FOLD_VERSION
 from .ids import new_event_id
+from .integrity import IntegrityReport, Status
 from .ledger_rows import Diverged
 from .ledger_tallies import SNAPSHOT_CREATED
 from .ledger_view import LedgerView, state_of
 from .letters import keeps_events
+from .refused import names_in
 from .settings import Settings
 from .snapshot_content import Incomplete, fill
 from .snapshot_file import Head, SnapshotFile, SnapshotWriter
@@ -201,14 +203,16 @@ class Snapshots:
         except FileNotFoundError:
             return 0
 
-    def check(self) -> SnapshotMismatch | None:
-        """Return what is wrong with the snapshots, or None; every file is hashed anew."""
+    def judge(self, report: IntegrityReport) -> IntegrityReport:
+        """Return the report of a good log with what is wrong with its snapshots; every file is hashed anew."""
         self._checked, self._newest = {}, None
         try:
             self._while_still(self._check)
         except SnapshotMismatch as mismatch:
-            return mismatch
-        return None
+            return replace(report, status=Status.SNAPSHOT_MISMATCH, reason=str(mismatch))
+        except LogUnavailable as error:
+            return replace(report, status=Status.UNREADABLE, reason=str(error))
+        return report
 
     def _check(self) -> None:
         for path in self._paths():
@@ -313,10 +317,7 @@ class Snapshots:
 
     def _paths(self, first_seq: int = 0) -> list[Path]:
         """Return the files of snapshots that reach the event before `first_seq`, oldest first."""
-        try:
-            names = sorted(os.listdir(self._layout.snapshots))
-        except FileNotFoundError:
-            return []
+        names = names_in(self._layout.snapshots)
         found = [match for name in names if (match := _FILE.fullmatch(name))]
         return [self._layout.snapshots / m[0] for m in found if int(m[1]) >= first_seq - 1]
 

@@ -45,6 +45,7 @@ def open_or_create(layout: Layout, files: Files, now: datetime, lock_seconds: fl
     except OSError as error:
         raise LogUnavailable(layout.active, error.strerror or str(error)) from error
     finally:
+        files.unlock(lock.fd)  # a child that was forked meanwhile has a copy of it
         lock.close()
 
 

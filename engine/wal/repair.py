@@ -18,6 +18,7 @@ from pathlib import Path
 from ..chain import HASH_BYTES, follow_block, follows, lines_within, split_line
 from ..control import Head
 from ..files import Files
+from ..refused import names_in
 from .layout import Layout
 from .lines import Line, read_lines
 
@@ -199,7 +200,8 @@ def durable_behind(files: Files, fd: int, offset: int, end: int) -> int:
 
 
 def _unfinished_paths(layout: Layout) -> list[Path]:
-    return list(layout.quarantine.glob(f"*{UNFINISHED}"))
+    names = names_in(layout.quarantine)
+    return [layout.quarantine / name for name in names if name.endswith(UNFINISHED)]
 
 
 def _digest(files: Files, fd: int, offset: int) -> tuple[str, int]:

@@ -20,6 +20,7 @@ from ..chain import HASH_BYTES, HEADER_BYTES_MAX, LINE_BYTES_MAX, Header
 from ..control import EMPTY, Head
 from ..errors import ForeignLog, LogUnavailable
 from ..files import SECOND_NAME, Files, Opened
+from ..refused import names_in
 from .drafts import SEALED
 from .layout import Layout
 
@@ -67,10 +68,7 @@ def sealed_segments(layout: Layout, files: Files) -> list[Segment]:
 
 def segment_numbers(layout: Layout) -> list[int]:
     """Return the first seq of every file in ``segments/``, in order; the last may be the active file's."""
-    try:
-        names = os.listdir(layout.segments)
-    except FileNotFoundError:
-        return []
+    names = names_in(layout.segments)
     return sorted(int(found[1]) for name in names if (found := _NAME.fullmatch(name)))
 
 
