@@ -16,6 +16,8 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from .refused import refused
+
 _LINUX_BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -44,7 +46,10 @@ def read_boot_id() -> str:
     if sys.platform == "darwin":
         command = ["/usr/sbin/sysctl", "-n", "kern.bootsessionuuid"]
         return subprocess.check_output(command, text=True).strip().lower()
-    return _LINUX_BOOT_ID.read_text(encoding="ascii").strip()
+    try:
+        return _LINUX_BOOT_ID.read_text(encoding="ascii").strip()
+    except OSError as error:
+        raise refused(_LINUX_BOOT_ID, error) from error
 
 
 def _host_seconds() -> float:

@@ -208,11 +208,11 @@ class Database:
                 with self._transaction(connection, "BEGIN IMMEDIATE"):
                     for schema in self._schemas:
                         schema.create_all(connection)
+            opened = set(_descriptors_of(self.path)) - before
         except BaseException:
             connection.close()
             raise
         self._identity = _identity_of(self.path)
-        opened = set(_descriptors_of(self.path)) - before
         self._descriptors = {number: _descriptor_of(number) for number in opened}
         return connection
 
@@ -307,11 +307,16 @@ def _descriptor_of(number: int) -> tuple[int, int] | None:
 
 def _descriptors_of(path: Path) -> Iterator[int]:
     """Return which numbers this process has open on the database and the files beside it; Linux only."""
-    with suppress(FileNotFoundError):
-        for number in os.listdir(_OPEN_FILES):
-            with suppress(OSError):  # the listing's own
-                if os.readlink(f"{_OPEN_FILES}/{number}").startswith(str(path)):
-                    yield int(number)
+    try:
+        numbers = os.listdir(_OPEN_FILES)
+    except FileNotFoundError:
+        return
+    except OSError as error:  # no descriptor is left for the looking
+        raise StoreUnavailable(path, error.strerror or str(error)) from error
+    for number in numbers:
+        with suppress(OSError):  # the listing's own
+            if os.readlink(f"{_OPEN_FILES}/{number}").startswith(str(path)):
+                yield int(number)
 
 
 def _prepare_file(path: Path) -> None:

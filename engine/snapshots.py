@@ -379,8 +379,9 @@ class Snapshots:
 
         The log is asked by the file's name alone, since its first line may be what was harmed.
         """
-        for path in self._layout.snapshots.glob(f"*{SUFFIX}{PARTIAL}"):
-            self._remove(path)
+        for name in names_in(self._layout.snapshots):
+            if name.endswith(f"{SUFFIX}{PARTIAL}"):
+                self._files.remove(self._layout.snapshots / name)
         self.retire()
         unknown = [path for path in self._paths() if self._find(path) is None]
         told = self._told_names() if unknown else set()
@@ -390,11 +391,4 @@ class Snapshots:
                     self._refuse_another_name(path)
                 except SnapshotMismatch:
                     continue
-                self._remove(path)
-
-    def _remove(self, path: Path) -> None:
-        try:
-            self._files.remove(path)
-        except OSError as error:
-            reason = f"what a killed one left cannot be removed: {error.strerror}"
-            raise LogUnavailable(path, reason) from error
+                self._files.remove(path)
