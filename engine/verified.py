@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import os
+import stat
 import time
 from collections.abc import Mapping
 from contextlib import suppress
@@ -112,7 +113,9 @@ def last_verification(directory: Path) -> Verification | None:
         ValueError: it is there and is not ours.
     """
     try:
-        with (directory / _NAME).open("rb") as file:
+        with open(directory / _NAME, "rb", opener=_open_to_look) as file:
+            if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+                raise ValueError(f"{_NAME} is not ours: it is not a regular file")
             document = json.loads(file.read(_BYTES_MAX))
     except FileNotFoundError:
         return None
@@ -122,6 +125,10 @@ def last_verification(directory: Path) -> Verification | None:
         return _read(document)
     except (TypeError, KeyError, AttributeError, Refused) as error:
         raise ValueError(f"{_NAME} is not ours: {error}") from error
+
+
+def _open_to_look(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NOFOLLOW | os.O_NONBLOCK)  # nobody waits at a pipe
 
 
 def _read(document: Mapping[str, Any]) -> Verification:
