@@ -135,7 +135,7 @@ def look_at(path: Path) -> tuple[Status, int, str, int]:
     """Verify, read and try to append in a process of its own; return what was said, and what it took in KiB."""
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     report = verify_log(path)
-    seen = []
+    seen: list[str] = []
     with EventSourcingEngine.open(path) as log:
         try:
             seen.extend(event.type for event in log.read_from(None))
