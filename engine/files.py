@@ -17,6 +17,7 @@ import stat
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -150,15 +151,14 @@ class Files:
         """
         try:
             self._mkdir(path)
-        except FileExistsError:
-            pass  # who asked looks at what it is
         except FileNotFoundError:
             self._make_missing(path.parent)
             self._mkdir(path)
         self.sync_directory(path.parent)
 
     def _mkdir(self, path: Path) -> None:
-        os.mkdir(path, DIRECTORY_MODE)
+        with suppress(FileExistsError):  # whoever made it; who asked looks at what it is
+            os.mkdir(path, DIRECTORY_MODE)
 
     def mounts(self) -> list[str]:
         """Return the lines of this process's mount table; none where the system has no such table."""

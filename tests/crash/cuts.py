@@ -6,6 +6,7 @@ import random
 import shutil
 from pathlib import Path
 
+from .disk import EIO, Fault
 from .images import images
 from .world import Process, World
 
@@ -59,6 +60,8 @@ class Cuts:
             cuts = Cuts(world, self._base, torn=1, inner=self._inner - 1)
         process = world.open()
         assert process is not None
+        if world.poisoned:
+            world.repair(process)
         world.append(process, wait=True)
         world.disk.before = None
         world.check(process, ledger=False)
@@ -102,7 +105,17 @@ def reopening(world: World, process: Process) -> None:
     world.append(world.open() or process, wait=True)
 
 
-SCENES = (appending, sealing, snapshotting, compacting, reopening)
+def repairing(world: World, process: Process) -> None:
+    """Repair what a failed sync of another process has poisoned."""
+    other = world.open()
+    assert other is not None
+    other.files.fault = Fault(1, frozenset(("sync",)), EIO)
+    world.append(other, 2, wait=True)
+    world.repair(process)
+    world.append(process, wait=True)
+
+
+SCENES = (appending, sealing, snapshotting, compacting, reopening, repairing)
 
 
 def gone_on(world: World, base: Path, other: Process | None) -> int:
@@ -110,6 +123,8 @@ def gone_on(world: World, base: Path, other: Process | None) -> int:
     cuts = Cuts(world, base, torn=1, boots=False)
     other = other or world.open()
     assert other is not None
+    if world.poisoned:
+        world.repair(other)
     world.append(other, wait=True)
     world.seal(other)
     world.append(other, wait=True)

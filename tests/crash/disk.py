@@ -265,7 +265,8 @@ class SimulatedFiles(Files):
 
     def _mkdir(self, path: Path) -> None:
         if os.path.lexists(path) or not path.parent.exists():
-            super()._mkdir(path)  # says why it cannot be made
+            super()._mkdir(path)  # there already, or says why it cannot be made
+            return
         self._do("mkdir", path)
         super()._mkdir(path)
         self.disk.name(path, DIRECTORY)

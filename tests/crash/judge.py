@@ -50,14 +50,18 @@ def check_histories(engine: EventSourcingEngine, chain: Chain) -> None:
 
 
 def check_kept(directory: Path, chain: Chain) -> None:
-    """See that what was cut off is kept as the log says."""
+    """See that what was cut off is kept as the log says, and that it says so of all that is kept."""
+    told = set()
     for link in chain.links:
         data = link.payload["data"]
         if link.type == "wal.repaired" and data["quarantine"] is not None:
             kept = directory / "quarantine" / data["quarantine"]
             if not kept.exists():
                 kept = kept.with_name(f"{kept.name}.unfinished")
+            told.add(data["quarantine"])
             assert sha256(kept.read_bytes()).hexdigest() == data["sha256"], kept
+    for path in directory.glob("quarantine/*"):
+        assert path.name in told or path.name.endswith(".unfinished"), path
 
 
 def check_files(active: Path, crashes: int) -> None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from celery_commander.engine import EventSourcingEngine, LogUnavailable, Status
 from celery_commander.engine.verify import verify_log
+from tests.engine.ledgers import DELIVERS, lines_of
 
 from .disk import EIO, ENOSPC, Fault
 from .images import Choice, image_of
@@ -80,33 +82,52 @@ def test_a_directory_that_a_killed_process_made_is_on_disk_before_it_is_used(
     world.check(opened(world))
 
 
+@pytest.mark.parametrize("nth", range(1, 6))
 @pytest.mark.parametrize("next_one", ["seals", "compacts"])
 def test_a_move_into_the_archive_that_was_killed_half_way_loses_nothing(
-    world: World, next_one: str
+    world: World, next_one: str, nth: int
 ) -> None:
-    for nth in range(1, 8):
-        process = opened(world)
-        world.run(process, delivered=True, wait=True)
-        world.snapshot(process)
-        files, real = process.files, process.files._link
+    process = opened(world)
+    world.run(process, delivered=True, wait=True)
+    world.snapshot(process)
+    files, real = process.files, process.files._link
 
-        def link(source: Path, target: Path) -> None:
-            if target.parent.name == "archive":
-                files.fault = Fault(nth)  # noqa: B023 - used at once
-            real(source, target)  # noqa: B023 - as above
+    def link(source: Path, target: Path) -> None:
+        if target.parent.name == "archive":
+            files.fault = Fault(nth)
+        real(source, target)
 
-        files._link = link  # type: ignore[method-assign]  # the seam is there for this
-        world.compact(process)
-        other = opened(world)
-        if next_one == "seals":
-            world.seal(other)  # syncs one of the two directories
-        else:
-            world.compact(other)
-        world.cut(image_of(world.disk, NOTHING_SYNCED))
-        later = opened(world)
-        assert world.snapshot(later)
-        assert world.compact(later)
-        world.check(later)
+    files._link = link  # type: ignore[method-assign]  # the seam is there for this
+    world.compact(process)
+    other = opened(world)
+    if next_one == "seals":
+        world.seal(other)  # syncs one of the two directories
+    else:
+        world.compact(other)
+    world.cut(image_of(world.disk, NOTHING_SYNCED))
+    later = opened(world)
+    assert world.snapshot(later)
+    assert world.compact(later)
+    world.check(later)
+
+
+@pytest.mark.parametrize("step", ["snapshot", "compaction"])
+def test_whatever_durability_says_files_go_only_after_the_claim_is_on_disk(
+    world: World, step: str
+) -> None:
+    world.settings = replace(world.settings, durability="os")
+    process = opened(world)
+    engine = process.engine
+    engine.append_many(lines_of("r-1", DELIVERS))
+    engine.snapshot("nightly")
+    if step == "compaction":
+        engine.compact("nightly")
+    later = World.after(world, image_of(world.disk, NOTHING_SYNCED), world.base / "later")
+    again = opened(later).engine
+    assert again.verify_integrity().status is Status.OK_UNANCHORED
+    assert [each.name for each in again.snapshots()] == ["nightly"]
+    assert set(again.replay()) == {"r-1"}
+    later.end()
 
 
 def test_a_refused_event_does_not_come_back_after_a_power_cut(world: World) -> None:

@@ -106,11 +106,12 @@ class World:
         other = cls.__new__(cls)
         other.base, other.boot = root.parent, world.boot + 1
         other.runs, other.moments = world.runs, world.moments + 1000
-        other.crashes, other.poisoned, other.next_fault = world.crashes + 1, world.poisoned, None
+        other.crashes, other.next_fault = world.crashes + 1, None
         other.processes, other.counts = [], world.counts
         other.counts["images"] += 1
         put(world.disk, image, root, outside=False)
         other._enter(root, Disk(root))
+        other.poisoned = other.is_marked()
         before = Chain(world.active).links
         other.promised = max(world.promised, world.control_promise(before))
         other.known = judge_image(other.active, before, other.promised)
@@ -231,10 +232,8 @@ class World:
 
         def work(engine: EventSourcingEngine) -> int:
             mended = engine.repair("ann@shop")
-            if mended is None:
-                return 0
             self.poisoned = self.is_marked()
-            return engine.head()[0]
+            return 0 if mended is None else engine.head()[0]
 
         return self.act(process, work)
 
@@ -294,7 +293,10 @@ class World:
         old, root = self.disk, self.base / f"{self.boot}"
         put(old, image, root, outside=outside)
         self._enter(root, Disk(root))
-        assert self.poisoned is self.is_marked() or old.lies, "the mark of a failed sync is lost"
+        assert self.is_marked() or not self.poisoned or old.lies, (
+            "the mark of a failed sync is lost"
+        )
+        self.poisoned = self.is_marked()  # one that was just removed may come back
         shutil.rmtree(old.root)
         if old.lies:
             self.known, self.promised = [], 0

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_commander.engine import Anchor, AnchorDirectory
+from celery_commander.engine import Anchor, AnchorDirectory, LogUnavailable
 from celery_commander.engine.files import Files
 from celery_commander.engine.secret import keep_secret
 
@@ -35,6 +35,31 @@ def test_a_new_name_is_on_disk_when_renaming_returns(tmp_path: Path, synced: lis
     assert synced == [tmp_path / "there", tmp_path / "here"]
     Files().link(tmp_path / "there" / "file", tmp_path / "here" / "second")
     assert synced[2:] == [tmp_path / "here"]
+
+
+def test_a_directory_is_on_disk_with_all_that_lead_to_it_whoever_made_them(
+    tmp_path: Path, synced: list[Path]
+) -> None:
+    Files().make_directory(tmp_path / "one" / "two" / "three")
+    assert synced == [tmp_path, tmp_path / "one", tmp_path / "one" / "two"]
+    Files().make_directory(tmp_path / "one" / "two" / "three")
+    assert synced[3:] == [tmp_path / "one" / "two"]
+    Files().sync_way(tmp_path / "one" / "two" / "three")
+    assert synced[4:7] == [tmp_path / "one" / "two", tmp_path / "one", tmp_path]
+
+
+def test_a_directory_that_another_makes_in_that_moment_is_taken(tmp_path: Path) -> None:
+    class Raced(Files):
+        def _mkdir(self, path: Path) -> None:
+            if not path.parent.exists():
+                os.makedirs(path, 0o700)
+                raise FileNotFoundError(path)
+            super()._mkdir(path)
+
+    Raced().make_directory(tmp_path / "one" / "two")
+    (tmp_path / "file").touch()
+    with pytest.raises(LogUnavailable, match="cannot be made"):
+        Files().make_directory(tmp_path / "file" / "two")
 
 
 def test_an_anchor_is_on_disk_with_its_files_name(tmp_path: Path, synced: list[Path]) -> None:
