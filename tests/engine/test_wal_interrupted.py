@@ -27,8 +27,9 @@ class SoftLimit(Exception):
 class StrikeAt:
     """Raise at the n-th bytecode of the log's own code, as a signal handler would."""
 
-    def __init__(self, nth: int) -> None:
+    def __init__(self, nth: int, error: type[BaseException] = SoftLimit) -> None:
         self.left = nth
+        self.error = error
         self.struck = False
 
     def __call__(self, frame: FrameType, event: str, arg: object) -> Any:
@@ -41,46 +42,52 @@ class StrikeAt:
                 self.struck = True
                 sys.settrace(None)
                 frame.f_trace = None
-                raise SoftLimit
+                raise self.error
         return self
 
 
-def struck_append(log: EventSourcingEngine, nth: int, append: Callable[[], object]) -> bool:
+def struck_append(
+    log: EventSourcingEngine,
+    nth: int,
+    append: Callable[[], object],
+    error: type[BaseException] = SoftLimit,
+) -> bool:
     """Append while an exception strikes at the n-th bytecode; tell whether it came that far."""
-    strike = StrikeAt(nth)
+    strike = StrikeAt(nth, error)
     sys.settrace(strike)
     try:
         append()
-    except SoftLimit:
+    except error:
         pass
     finally:
         sys.settrace(None)
     return strike.struck
 
 
+@pytest.mark.parametrize("error", [SoftLimit, KeyboardInterrupt, MemoryError])
 @pytest.mark.parametrize("wait", [True, False])
 def test_an_exception_at_any_bytecode_leaves_the_log_usable_by_everybody(
-    tmp_path: Path, wait: bool
+    tmp_path: Path, wait: bool, error: type[BaseException]
 ) -> None:
+    stride = 3 if error is SoftLimit else 11
     with open_log(tmp_path) as log, open_log(tmp_path) as other:
         log.append("warm", {}, wait=wait)
         nth, struck = 1, True
         while struck:
             before = log.head()[0]
-            struck = struck_append(
-                log, nth, partial(log.append, "note", {"nth": nth}, run_id="r", wait=wait)
-            )
+            append = partial(log.append, "note", {"nth": nth}, run_id="r", wait=wait)
+            struck = struck_append(log, nth, append, error)
             after = other.append("other", {}, wait=False).seq  # the lock is free for another opener
             assert after - before in (1, 2), f"bytecode {nth}"
             log.append("again", {}, wait=False)
             assert signal.pthread_sigmask(signal.SIG_BLOCK, ()) == set(), f"bytecode {nth}"
-            nth += 3 if nth > 200 else 1
+            nth += stride if nth > 200 else 1
         log.sync()
         assert nth > 300
         assert log.verify_integrity().status is Status.OK_UNANCHORED
         seen = [event.payload["nth"] for event in log.history("r")]
         assert len(seen) == len(set(seen))
-        assert seen[-1] == nth - (3 if nth > 200 else 1)
+        assert seen[-1] == nth - stride
 
 
 def test_an_exception_at_any_bytecode_of_a_seal_leaves_the_log_usable_by_everybody(
