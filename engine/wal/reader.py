@@ -249,6 +249,8 @@ class Reader:
 
     def _open_next(self, seq: int, hash_: bytes, before: LogFile) -> LogFile:
         """Open the file that goes on after an event."""
+        if seq < before.header.first_seq:  # or the file after it would be the file itself, for ever
+            raise LogCorrupt(seq + 1, before.opened.path, 0, "a sealed file holds no event")
         log = self._open_file(seq + 1)
         if log is None:
             first = self.numbers()[0]

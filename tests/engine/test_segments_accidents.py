@@ -25,13 +25,27 @@ from tests.kit import wait_until
 from .logs import (
     NEXT_BOOT,
     active,
+    cut,
     everything,
+    lines_of,
     notes,
     open_log,
     segmented,
     small_segments,
     types_of,
 )
+
+
+def test_a_sealed_file_that_lost_all_its_events_is_told_and_not_read_for_ever(
+    tmp_path: Path,
+) -> None:
+    path = segmented(tmp_path, seals=3)
+    second = sorted(Path(f"{path}.d/segments").iterdir())[1]
+    cut(second, len(lines_of(second)[0]))
+    with open_log(tmp_path) as log:
+        with pytest.raises(LogCorrupt, match="holds no event"):
+            list(log.read_from(None))
+        assert log.verify_integrity().status is Status.GAP
 
 
 def test_a_restart_reads_the_active_file_only_and_compares_its_header(tmp_path: Path) -> None:
