@@ -74,11 +74,11 @@ def scene(seed: int, counts: Counter[str]) -> None:
         if killed:
             process.files.fault = Fault(chance.randint(1, 60))
             chance.choice(SCENES)(world, process)
-            counts["images"] += gone_on(world, base, None)
+            gone_on(world, base, None)
         else:
             cuts = Cuts(world, base, torn=4, inner=chance.randrange(2))
             chance.choice(SCENES)(world, process)
-            counts["images"] += cuts.images
+            cuts.end()
         world.disk.before = None
         counts.update(world.counts)
         counts["operations"] += world.disk.at

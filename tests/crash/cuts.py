@@ -11,6 +11,7 @@ from .images import images
 from .world import Process, World
 
 _TORN = 4
+_INNER_SHARE = 0.05  # each costs as much as a scene
 
 
 class Cuts:
@@ -36,6 +37,11 @@ class Cuts:
         self.operations = 0
         world.disk.before = self._before
 
+    def end(self) -> None:
+        """Cut once more, behind the last operation, and let the world alone from here on."""
+        self._before("the end", self._world.root)
+        self._world.disk.before = None
+
     def _before(self, call: str, path: Path) -> None:
         self.operations += 1
         for image in images(self._world.disk, self._chance, self._torn):
@@ -56,7 +62,7 @@ class Cuts:
     def _boot(self, world: World) -> None:
         """Boot, open the log, append, and see that all holds; with cuts in all of that, if asked."""
         cuts = None
-        if self._inner:
+        if self._inner and self._chance.random() < _INNER_SHARE:
             cuts = Cuts(world, self._base, torn=1, inner=self._inner - 1)
         process = world.open()
         assert process is not None
@@ -129,7 +135,7 @@ def gone_on(world: World, base: Path, other: Process | None) -> int:
     world.seal(other)
     world.append(other, wait=True)
     world.append(other, wait=True)
-    world.disk.before = None
+    cuts.end()
     world.check(other, ledger=False)
     world.end()
     return cuts.images

@@ -35,7 +35,7 @@ def test_a_power_cut_before_any_operation_breaks_no_promise(
         world.append(process, wait=True)
         cuts = Cuts(world, base)
         scene(world, process)
-        world.disk.before = None
+        cuts.end()
         assert cuts.images > 10
         world.end()
 
