@@ -1,11 +1,16 @@
 """Measure the log against the bare loops it is made of, in one run on one machine.
 
-    python bench/log.py [--seconds 1.0] [--rounds 5] [--directory .] [--json results.json]
+    make bench-log ARGS="--seconds 1.0 --rounds 5 --mib 256 --directory . --json results.json"
 
 Every figure of ours is taken next to its bare loop, round by round; the ratio is the median of the
 rounds' ratios, so a neighbour that wakes up in the middle harms both sides. The bare loops are: one
-``write`` and one ``fdatasync`` an event (for waited appends), and encoding and chaining without any file
-call (for unwaited ones).
+``write`` and one ``fdatasync`` an event (for waited appends), encoding and chaining without any file
+call (for unwaited ones), and reading and hashing (for verification). The slow disk is made at the log's
+own seam: each of its syncs sleeps two milliseconds first.
+
+What must not grow with the log is measured on one of `--mib`: what an append costs beside an empty log,
+how long the first opening after a power cut takes and how much of the log it reads, how much memory
+appending, reading and verifying need. `--mib 5120` is worth its minutes now and then.
 """
 
 from __future__ import annotations
@@ -23,7 +28,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from celery_commander.engine import EventSourcingEngine, NewEvent
+from celery_commander.engine import EventSourcingEngine, NewEvent, Settings
+
+from .log_scale import MIB, Slowed, held_microseconds, large_log, memory_mib, opening
 
 DATA = {
     "step": 3,
@@ -92,19 +99,19 @@ def batches(log: EventSourcingEngine, seconds: float) -> float:
     return rate(lambda: len(log.append_many(news)), seconds)
 
 
-def _writer(path: Path, seconds: float, start: Any, rates: Any) -> None:
-    with EventSourcingEngine.open(path) as log:
+def _writer(path: Path, seconds: float, start: Any, rates: Any, is_slow: bool) -> None:
+    with EventSourcingEngine.open(path, files=Slowed() if is_slow else None) as log:
         log.append("warm", {})
         start.wait()
         rates.put(waited(log, seconds))
 
 
-def crowd(path: Path, seconds: float) -> float:
+def crowd(path: Path, seconds: float, *, writers: int = WRITERS, is_slow: bool = False) -> float:
+    """Return the events per second of several processes together."""
     context = multiprocessing.get_context("spawn")
-    start, rates = context.Barrier(WRITERS), context.Queue()
-    processes = [
-        context.Process(target=_writer, args=(path, seconds, start, rates)) for _ in range(WRITERS)
-    ]
+    start, rates = context.Barrier(writers), context.Queue()
+    asked = (path, seconds, start, rates, is_slow)
+    processes = [context.Process(target=_writer, args=asked) for _ in range(writers)]
     for process in processes:
         process.start()
     total = sum(rates.get() for _ in processes)
@@ -113,38 +120,62 @@ def crowd(path: Path, seconds: float) -> float:
     return float(total)
 
 
-def measure(directory: Path, seconds: float, rounds: int) -> dict[str, dict[str, float]]:
+Pair = tuple[Callable[[], float], Callable[[], float]]
+Ratios = dict[str, dict[str, float]]
+
+
+def measure(directory: Path, large: Settings, seconds: float, rounds: int) -> Ratios:
     """Return for each kind of work the medians of ours, of the bare loop, and of their ratio."""
     path = directory / "state" / "event-sourcing.wal"
-    bare_path = directory / "bare"
-    with EventSourcingEngine.open(path) as log:
-        pairs: dict[str, tuple[Callable[[], float], Callable[[], float]]] = {
-            "one writer": (
-                lambda: waited(log, seconds),
-                lambda: bare_writes(bare_path, seconds),
-            ),
-            "batches of 100": (
-                lambda: batches(log, seconds),
-                lambda: bare_writes(bare_path, seconds, BATCH),
-            ),
-            "batches of 100 / chain": (
-                lambda: batches(log, seconds),
-                lambda: bare_chain(seconds),
-            ),
-            "unwaited / chain": (
-                lambda: unwaited(log, seconds),
-                lambda: bare_chain(seconds),
-            ),
-            "8 writers / one writer": (
-                lambda: crowd(path, seconds),
-                lambda: waited(log, seconds),
-            ),
-            "verify / read and hash": (
-                lambda: _verified(log),
-                lambda: _read_and_hashed(path),
-            ),
-        }
+    with (
+        EventSourcingEngine.open(path) as log,
+        EventSourcingEngine.open(directory / "empty" / "event-sourcing.wal") as empty,
+        EventSourcingEngine.open(large) as full,
+    ):
+        pairs = _pairs(log, directory / "bare", seconds)
+        pairs["large log / empty log"] = (
+            lambda: waited(full, seconds),
+            lambda: waited(empty, seconds),
+        )
+        pairs["verify large / read and hash"] = (
+            lambda: _verified(full),
+            lambda: _read_and_hashed(full.path),
+        )
         return {name: _compare(*pair, rounds) for name, pair in pairs.items()}
+
+
+def _pairs(log: EventSourcingEngine, bare: Path, seconds: float) -> dict[str, Pair]:
+    path = log.path
+    return {
+        "one writer / write+sync": (
+            lambda: waited(log, seconds),
+            lambda: bare_writes(bare, seconds),
+        ),
+        "8 writers / one writer": (
+            lambda: crowd(path, seconds),
+            lambda: waited(log, seconds),
+        ),
+        "the same, syncs +2 ms": (
+            lambda: crowd(path, seconds, is_slow=True),
+            lambda: crowd(path, seconds, writers=1, is_slow=True),
+        ),
+        "batches of 100 / write+sync": (
+            lambda: batches(log, seconds),
+            lambda: bare_writes(bare, seconds, BATCH),
+        ),
+        "batches of 100 / chain": (
+            lambda: batches(log, seconds),
+            lambda: bare_chain(seconds),
+        ),
+        "observed / chain": (
+            lambda: unwaited(log, seconds),
+            lambda: bare_chain(seconds),
+        ),
+        "verify / read and hash": (
+            lambda: _verified(log),
+            lambda: _read_and_hashed(path),
+        ),
+    }
 
 
 def _verified(log: EventSourcingEngine) -> float:
@@ -154,13 +185,14 @@ def _verified(log: EventSourcingEngine) -> float:
 
 def _read_and_hashed(path: Path) -> float:
     started, count, previous = time.perf_counter(), 0, hashlib.sha256(b"").hexdigest().encode()
-    with path.open("rb") as file:
-        next(file)
-        for line in file:
-            found = hashlib.sha256(previous + line[64:-1]).hexdigest().encode()
-            assert found == line[:64]
-            previous = found
-            count += 1
+    for each in [*sorted(Path(f"{path}.d").glob("segments/*.wal")), path]:
+        with each.open("rb") as file:
+            next(file)
+            for line in file:
+                found = hashlib.sha256(previous + line[64:-1]).hexdigest().encode()
+                assert found == line[:64]
+                previous = found
+                count += 1
     return count / (time.perf_counter() - started)
 
 
@@ -173,25 +205,39 @@ def _compare(ours: Callable[[], float], bare: Callable[[], float], rounds: int) 
     }
 
 
+def show(ratios: Ratios, figures: dict[str, dict[str, float]]) -> str:
+    """Return both tables as text."""
+    rows = [f"{'work':30}{'ours/s':>12}{'bare/s':>12}{'ratio':>8}"]
+    for name, row in ratios.items():
+        ours, bare = row["ours_per_second"], row["bare_per_second"]
+        rows.append(f"{name:30}{ours:12.0f}{bare:12.0f}{row['ratio']:8.2f}")
+    for name, facts in figures.items():
+        told = "  ".join(f"{key} {value:.4g}" for key, value in facts.items())
+        rows.append(f"{name:30}{told}")
+    return "\n".join(rows)
+
+
 def main() -> None:
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--seconds", type=float, default=1.0)
     options.add_argument("--rounds", type=int, default=5)
+    options.add_argument("--mib", type=int, default=256, help="the size of the large log")
     options.add_argument("--directory", default=".", help="where the disk to measure is")
     options.add_argument("--json", help="write the figures to this file as well")
     chosen = options.parse_args()
     directory = Path(tempfile.mkdtemp(prefix="bench-log-", dir=chosen.directory))
     try:
-        figures = measure(directory, chosen.seconds, chosen.rounds)
+        large = large_log(directory, chosen.mib * MIB)
+        figures = {"opening after a crash": opening(large)}
+        ratios = measure(directory, large, chosen.seconds, chosen.rounds)
+        figures["append lock held, µs"] = held_microseconds(directory, DATA, 5_000)
+        figures["memory grows by, MiB"] = memory_mib(large, DATA, 20_000)
     finally:
         shutil.rmtree(directory)
-    print(f"{'work':26}{'ours/s':>12}{'bare/s':>12}{'ratio':>8}")
-    for name, row in figures.items():
-        print(
-            f"{name:26}{row['ours_per_second']:12.0f}{row['bare_per_second']:12.0f}{row['ratio']:8.2f}"
-        )
+    print(show(ratios, figures))
     if chosen.json:
-        Path(chosen.json).write_text(json.dumps(figures, indent=2) + "\n", encoding="utf-8")
+        told = {"load": os.getloadavg(), "ratios": ratios, "figures": figures}
+        Path(chosen.json).write_text(json.dumps(told, indent=2) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
