@@ -62,9 +62,6 @@ test-floors: $(VENV)-floors/.installed  ## the tests again, with the oldest supp
 chaos: install  ## go on breaking the log, the power cuts too   [SECONDS=600] [SEED=17: that round again]
 	@$(BIN)/python -W error -m tests.crash.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed "$(SEED)")
 
-chaos: install  ## go on breaking the log, the power cuts too   [SECONDS=600] [SEED=17: that round again]
-	@$(BIN)/python -W error -m tests.crash.chaos --seconds $(or $(SECONDS),600) $(if $(SEED),--seed "$(SEED)")
-
 demo: install  ## kill real workers, see every run finish right   [BROKER=redis://...] [SEED=1]
 	@$(BIN)/python -m examples.demo $(if $(BROKER),--broker "$(BROKER)") $(if $(SEED),--seed "$(SEED)")
 
