@@ -23,11 +23,11 @@ from celery_commander.engine import (
 from .bus import MessageBus, install_bus
 from .compensation import CompensationBridge, register_tasks
 from .dead_letters import DeadLetters
-from .degraded import Degraded
 from .durable import install_task_class
 from .health import FleetHealth
 from .holder import Holder
 from .maintenance import anchor_facts, register_maintenance
+from .owed import Owed
 from .ownership import Ownership
 from .pages import mount_in_flower
 from .publishing import install_sender
@@ -65,7 +65,7 @@ class Commander:
         self._overrides = check_overrides(overrides)
         self.live: dict[str, Ownership] = {}
         self.called_plainly: set[str] = set()
-        self._degraded = Degraded(self)
+        self._owed = Owed(self)
         self._resolved: Resolved | None = None
         self._store: Store | None = None
         self._holders: dict[str, Holder] = {}
@@ -199,9 +199,9 @@ class Commander:
         if self.watcher is not None:
             self.watcher.nudge()
 
-    def note_degraded(self, run_id: str, data: dict[str, Any]) -> None:
-        """Write down that a run went by unrecorded, now or at the first chance after the outage."""
-        self._degraded.note(run_id, data)
+    def note_owed(self, run_id: str, event_type: str, data: dict[str, Any]) -> None:
+        """Have an event of a run written down at the first chance, after an outage of the log."""
+        self._owed.note(run_id, event_type, data)
 
     def _resolve(self) -> Resolved:
         if self._resolved is None:
@@ -216,7 +216,7 @@ class Commander:
         self.watcher = None
         self.live = {}
         self.called_plainly = set()
-        self._degraded = Degraded(self)
+        self._owed = Owed(self)
         self.bus.after_fork()
         self.subscriber.after_fork()
         remake_locks()

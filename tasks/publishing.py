@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery import Celery
@@ -16,7 +17,7 @@ from celery.app.amqp import AMQP, task_message
 from kombu import Exchange, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_commander.engine import CommanderError, Event
+from celery_commander.engine import CommanderError, NewEvent, new_event_id
 
 from .errors import ReplaceNotSupported
 from .execution import Execution, current_execution
@@ -131,13 +132,14 @@ def _send_durable(
         return send(stamped)
     if not _registers(commander):
         return send(stamped)
-    created = created_data(commander, of_publish(headers, properties, body, options))
-    # Before the broker has it:
-    event = commander.engine.append("run.created", created, run_id=run_id, wait=True)
+    data = created_data(commander, of_publish(headers, properties, body, options))
+    event_id = new_event_id(datetime.now(UTC))
+    created = NewEvent("run.created", data, run_id, id=event_id)
     try:
+        commander.engine.append_many([created], wait=True)  # before the broker has it
         result = send(stamped)
     except BaseException as error:
-        _note_not_sent(commander, event, error)
+        _note_not_sent(commander, run_id, event_id, error)
         raise
     commander.engine.append("task.sent", {"task": headers["task"]}, run_id=run_id, wait=False)
     return result
@@ -165,19 +167,26 @@ def _stamp(commander: Commander) -> dict[str, Any]:
     return {"log_id": commander.engine.log_id}
 
 
-def _note_not_sent(commander: Commander, created: Event, error: BaseException) -> None:
+def _note_not_sent(commander: Commander, run_id: str, event_id: str, error: BaseException) -> None:
     """Cancel a run whose message did not leave, so that a caller who tries again does not get two.
 
-    A second publication under an id that is taken made no run, and so cancels none.
+    That its registration raised does not say that it was not written: the wait for the disk may have failed. A
+    second publication under an id that is taken made no run, and so cancels none.
     """
-    run_id = str(created.run_id)
     data = {"reason": f"not sent: {type(error).__name__}", "sent": False}
     try:
         history = commander.engine.history(run_id)
-        if next(event.seq for event in history if event.type == "run.created") == created.seq:
-            commander.engine.append("run.cancelled", data, run_id=run_id, wait=True)
+        first = next((event for event in history if event.type == "run.created"), None)
+        if first is None or first.id != event_id:
+            return
+        commander.engine.append("run.cancelled", data, run_id=run_id, wait=False)
     except CommanderError as unrecorded:
-        logger.error("Run %s was not sent, and that was not written down: %s", run_id, unrecorded)
+        logger.error(
+            "Run %s was not sent, and that could not be written down yet; it is as soon as the log takes it,"
+            " should this process live until then: %s",
+            *(run_id, unrecorded),
+        )
+        commander.note_owed(run_id, "run.cancelled", data)
 
 
 def _pause_for_retry(execution: Execution, headers: Mapping[str, Any]) -> None:

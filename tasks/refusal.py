@@ -51,4 +51,6 @@ def _run_unrecorded(
     try:
         return task._commander_body(*args, **kwargs)
     finally:
-        commander.note_degraded(task.request.id, {"task": task.name, "reason": str(error)})
+        commander.note_owed(
+            task.request.id, "run.degraded", {"task": task.name, "reason": str(error)}
+        )
