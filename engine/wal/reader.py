@@ -217,14 +217,15 @@ class Reader:
 
     def _start(self, position: Position | None, head: Head | None) -> Start:
         if position is None:
-            return self._start_of_file(self.numbers()[0])
+            return self._start_of_log()
         log = self._open_file(position.file)
         if log is None:
-            first = self.numbers()[0]
-            if position.seq == first - 1 and position.file < first:
-                return self._start_of_file(first)  # all that comes after it is there
-            if position.file < first and first > 1:
-                raise LogCompacted(position, first)
+            start = self._start_of_log()
+            if position.seq == start.seq and position.file <= start.seq:
+                return start  # all that comes after it is there
+            start.log.close()
+            if position.file <= start.seq:
+                raise LogCompacted(position, start.seq + 1)
             raise LogMoved(self.path, f"there is no event at position {position}")
         room = max(0, self._end(log, head) - position.offset)
         line = self.files.read(log.opened.fd, min(LINE_BYTES_MAX + 1, room), position.offset)
@@ -234,10 +235,23 @@ class Reader:
             raise LogMoved(self.path, f"there is no event at position {position}")
         return Start(log, position.seq, line[:HASH_BYTES], position.offset + length + 1)
 
+    def _start_of_log(self) -> Start:
+        """Return where the log begins; its first files may be compacted away between two looks."""
+        number = self.numbers()[0]
+        while (log := self._open_file(number)) is None:
+            before, number = number, self.numbers()[0]
+            if number <= before:
+                raise LogMoved(self.path, f"its file {before} is gone")
+        return self._start_in(log)
+
     def _start_of_file(self, number: int) -> Start:
         log = self._open_file(number)
         if log is None:
             raise LogMoved(self.path, f"its file {number} is gone")
+        return self._start_in(log)
+
+    def _start_in(self, log: LogFile) -> Start:
+        number = log.header.first_seq
         base = log.header.base_hash.encode("ascii")
         return Start(log, number - 1, base, len(log.header.format()))
 

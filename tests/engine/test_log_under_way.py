@@ -11,6 +11,7 @@ import pytest
 from celery_commander.engine import (
     EventSourcingEngine,
     HistoryArchived,
+    LogCompacted,
     NewEvent,
     RunHistory,
     Settings,
@@ -44,6 +45,37 @@ def test_a_log_that_is_sealed_again_and_again_is_not_taken_for_cut(tmp_path: Pat
         thread.join()
 
         assert looks > 50
+
+
+@pytest.mark.parametrize("from_snapshot", [False, True])
+def test_a_beginning_that_is_compacted_away_while_it_is_opened_is_not_called_moved(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, from_snapshot: bool
+) -> None:
+    with EventSourcingEngine.open(Settings(state_directory=tmp_path)) as log:
+        log.append("note", {"n": 1})
+        first = log.snapshot("first")
+        log.append("note", {"n": 2})
+        log.snapshot("second")
+        log.append("note", {"n": 3})
+        if from_snapshot:
+            log.compact("first")  # its position lies in a file that is gone, right before the log
+        reader, rounds = log._log.reader, ["second"]
+        really = reader.numbers
+
+        def numbers() -> list[int]:
+            found = really()
+            if rounds:
+                log.compact(rounds.pop())
+            return found
+
+        monkeypatch.setattr(reader, "numbers", numbers)
+        if from_snapshot:
+            with pytest.raises(LogCompacted):
+                list(reader.read(first.position))
+        else:
+            events = list(reader.read(None))
+            assert (events[0].seq, events[0].type) == (log.first_seq, "snapshot.created")
+            assert [e.payload["n"] for e in events if e.type == "note"] == [3]
 
 
 class Life:
