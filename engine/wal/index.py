@@ -43,6 +43,7 @@ TAIL_EVENTS_MAX = 16384
 
 _RUN = b',"run":'
 _TOKEN = b',"token":'
+_LOOKS = 50
 _FIELDS = 5  # seq, file, offset of the line before (-1: the header), offset, offset behind
 
 
@@ -224,14 +225,22 @@ class Index:
 
     def _next_file(self, mark: Mark) -> Mark:
         """Begin the file after the one of `mark`; what should stand between them is not the index's to say."""
-        number = next(each for each in self._reader.numbers() if each > mark.file)
-        if number != mark.seq + 1:
-            self._notice_compaction()
-        log = self._reader.file(number)
-        if log is None:
-            raise LogUnavailable(self._reader.path, "its files changed while they were looked at")
-        self._mark = _first_mark(log)
+
+        def number() -> int:
+            found = next(each for each in self._reader.numbers() if each > mark.file)
+            if found != mark.seq + 1:
+                self._notice_compaction()
+            return found
+
+        self._mark = self._first_mark_of(number)
         return self._mark
+
+    def _first_mark_of(self, number: Callable[[], int]) -> Mark:
+        """Begin a file that may be compacted away between asking for its number and opening it."""
+        for _ in range(_LOOKS):
+            if (log := self._reader.file(number())) is not None:
+                return _first_mark(log)
+        raise LogUnavailable(self._reader.path, "its files change all the time")
 
     def _resume(self, goal: _Goal) -> Mark:
         """Begin where the database ends, if it ends in this log and further than this process is."""
@@ -245,7 +254,7 @@ class Index:
             stored, fences = None, {}
         if relied_on_it and stored is None:
             self._discard()  # what was handed over is lost with it
-        known = self._mark or self._begin()
+        known = self._mark or self._first_mark_of(self._where_it_begins)
         if stored is not None and stored.seq > known.seq:
             self._add_fences(fences)
             self._tail, self._tail_events = {}, 0
@@ -259,18 +268,16 @@ class Index:
         for key, token in fences.items():
             self._fences.see(key, token)
 
+    def _where_it_begins(self) -> int:
+        self._notice_compaction()
+        return self._begins_at
+
     def _notice_compaction(self) -> None:
         """Ask again where the log begins; then also the fences that are kept must be asked for again."""
         begins_at = self._reader.numbers()[0]
         if begins_at != self._begins_at:
             self._begins_at = begins_at
             self._fences.ask_again()
-
-    def _begin(self) -> Mark:
-        log = self._reader.file(self._begins_at)
-        if log is None:
-            raise LogUnavailable(self._reader.path, "its files changed while they were looked at")
-        return _first_mark(log)
 
     def _is_of(self, stored: Mark, goal: _Goal) -> bool:
         if stored.file < self._begins_at:

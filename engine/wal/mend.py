@@ -5,7 +5,8 @@ the same file proves nothing. But whatever can be read and verifies may be copie
 synced there. The copy is sealed, it takes the place of the file that it was copied from, and the log
 goes on in the next one. The steps, each durable before the next:
 
-1. what does not verify is set aside in quarantine, as after any crash
+1. the mark of the poisoning is on disk (when the sync failed it may not have got there), and what does not
+   verify is set aside in quarantine, as after any crash
 2. the copy is written and synced under another name; its last line is `wal.sealed`
 3. so is the next file, whose first line is `wal.repaired`: what was cut off, and who answers for it
 4. the copy gets the file's own name in ``segments/``
@@ -35,6 +36,7 @@ from ..ids import new_event_id
 from .drafts import REPAIRED, SEALED, Draft, Written, draft
 from .layout import Layout
 from .locks import Patience
+from .poison import leave_mark
 from .repair import Scan, facts_of, finish, scan, set_aside
 from .segments import LogFile, last_line, our_file, seals, start_of
 from .succession import digest_of, first_head
@@ -107,6 +109,7 @@ class Mender:
                 log = our_file(files, files.open(layout.active, os.O_RDWR, names_max=2), log_id)
                 stack.callback(log.close)
                 found = self._believed(log, promise)
+                leave_mark(files, layout, "a sync failed\n")
                 return self._mend(log, found, _Told(by, self._reason(), chain, control))
         except OSError as error:
             reason = f"it cannot be repaired now: {error.strerror or error}"

@@ -11,6 +11,8 @@ import os
 
 from ..control import Promise
 from ..errors import LogPoisoned, LogUnavailable
+from ..files import Files
+from .layout import Layout
 from .session import Handles, Session
 
 
@@ -22,18 +24,20 @@ def poison(session: Session, handles: Handles, durable: int, error: OSError) -> 
     except OSError:
         pass  # the file below says it too
     try:
-        _leave_mark(session, f"{reason}; event {durable} is the last known to be on disk\n")
+        text = f"{reason}; event {durable} is the last known to be on disk\n"
+        leave_mark(session.files, session.layout, text)
     except (OSError, LogUnavailable):
         pass  # a disk that takes no mark: `control` still stops this boot's writers
     return LogPoisoned(session.path, reason)
 
 
-def _leave_mark(session: Session, text: str) -> None:
-    files = session.files
-    mark = files.open(session.layout.poisoned, os.O_RDWR | os.O_CREAT)
+def leave_mark(files: Files, layout: Layout, text: str) -> None:
+    """Write the mark that stops those who come later, or see that the one which is there is on disk."""
+    mark = files.open(layout.poisoned, os.O_RDWR | os.O_CREAT)
     try:
-        files.write_at(mark.fd, text.encode(), 0)
+        if not files.size(mark.fd):
+            files.write_at(mark.fd, text.encode(), 0)
         files.sync(mark.fd)
-        files.sync_directory(session.layout.directory)
+        files.sync_directory(layout.directory)
     finally:
         mark.close()

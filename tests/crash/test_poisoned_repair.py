@@ -292,6 +292,32 @@ def test_killed_anywhere_a_repair_is_done_again(
     assert kills > 25
 
 
+def test_a_repair_cut_off_by_a_power_cut_is_done_again_although_the_mark_had_never_reached_the_disk(
+    tmp_path: Path,
+) -> None:
+    """Without the mark the next boot would meet the old file, and a sealed copy of it that knows more."""
+    marked = 0
+    for nth in range(1, CALLS_MAX * 2):
+        path = tmp_path / f"{nth}" / "events.wal"
+        poisoned(path)
+        Path(f"{path}.d/POISONED").unlink()  # `control` still stops this boot
+        with EventSourcingEngine.open(path) as log:
+            before = list(log.read_from(None))
+
+            def mend(log: EventSourcingEngine = log, nth: int = nth) -> None:
+                kill_before(log, nth)
+                log.repair("first")
+
+            if not killed(mend):
+                break
+        with EventSourcingEngine.open(path, boot_id="another") as log:
+            marked += log.repair("second") is not None
+            log.append("note", {"i": "after"})
+            assert list(log.read_from(None))[: len(before)] == before, nth
+            assert log.verify_integrity().status is GOOD, nth
+    assert marked > 20
+
+
 @pytest.mark.skipif(not Path(STRACE).exists(), reason="needs strace")
 def test_a_sync_that_really_failed_is_repaired_and_nothing_acknowledged_is_lost(path: Path) -> None:
     with EventSourcingEngine.open(path) as log:
