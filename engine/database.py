@@ -72,6 +72,9 @@ class Database:
         self._engine = create_engine(
             "sqlite+pysqlite://", creator=self._connect, poolclass=NullPool
         )
+        self._drivers: list[
+            sqlite3.Connection
+        ] = []  # every one that was opened here and not yet closed
         self._schemas: list[MetaData] = [schema] if schema is not None else []
         self._turn = threading.RLock()
         self._user: int | None = None  # the thread that has the turn and is in a transaction
@@ -180,6 +183,7 @@ class Database:
         ):
             self._drop_connection()
         if self._connection is None:
+            self._close_drivers()  # one whose end was cut short may still hold the write lock
             self._connection = self._open()
         return self._connection
 
@@ -228,6 +232,7 @@ class Database:
             isolation_level=None,  # transactions begin where we say, not at the driver's first guess
             check_same_thread=False,
         )
+        self._drivers.append(connection)
         deadline = time.monotonic() + self.busy_seconds
         for pragma in self._pragmas:
             # Two processes that open a new file at once: SQLite does not wait when it changes the mode.
@@ -241,12 +246,28 @@ class Database:
         if connection is not None:
             with suppress(DBAPIError, sqlite3.Error):  # it may be given up because it is broken
                 connection.close()
+        self._close_drivers()
+
+    def _close_drivers(self) -> None:
+        """Close what no connection closes any more: an exception may have struck inside its closing.
+
+        Such a one is garbage, but part of a cycle, and keeps its lock until it is collected.
+        """
+        while self._drivers:
+            driver = self._drivers[-1]
+            with suppress(sqlite3.Error):
+                driver.rollback()  # closing does not end it while one of its statements is alive
+            with suppress(sqlite3.Error):
+                driver.close()
+            self._drivers.pop()
 
     def _abandon_connection(self) -> None:
         if self._connection is not None:
             # Not even at the interpreter's end: to collect a connection closes it.
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(self._connection))
-        self._connection = None
+        for driver in self._drivers:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(driver))
+        self._connection, self._drivers = None, []
         self._descriptors = {}
 
     def _before_fork(self) -> None:

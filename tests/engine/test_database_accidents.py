@@ -7,6 +7,7 @@ import signal
 import sqlite3
 import threading
 from pathlib import Path
+from typing import Any
 
 import pytest
 from sqlalchemy import insert
@@ -177,6 +178,30 @@ def test_who_held_a_deleted_file_does_no_harm_to_the_one_in_its_place(database: 
 
 class Interrupted(BaseException):
     """What a soft time limit raises, wherever the main thread happens to be."""
+
+
+def test_a_connection_whose_closing_was_cut_short_does_not_keep_the_write_lock(
+    database: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An exception struck in a transaction, and another one while the connection was given up for it."""
+    write(database, "first")
+    connection = database._connection  # kept alive, as by the cycle that it is part of
+    assert connection is not None
+    driver: Any = connection.connection.dbapi_connection
+    rows = driver.execute("select 1 union select 2")  # a statement that is not over
+    next(rows)
+    driver.execute("BEGIN IMMEDIATE")
+
+    def cut_short() -> None:
+        raise Interrupted
+
+    monkeypatch.setattr(connection, "close", cut_short)
+    with pytest.raises(Interrupted):
+        write(database, "second")
+
+    write(database, "third")
+    write(Database(database.path, SCHEMA, busy_seconds=0.1), "another's")
+    assert texts(database) == ["first", "third", "another's"]
 
 
 @pytest.mark.crash
