@@ -151,13 +151,11 @@ class EventSourcingEngine:
         """Wait until everything that this process has written is on disk."""
         self._log.sync()
 
-    def read_from(
-        self, position: Position | str | None, *, contents: frozenset[str] | None = None
-    ) -> Iterator[Event]:
-        """Yield every event after `position`, verified, up to those written by now.
+    def read_from(self, position: Position | str | None) -> Iterator[Event]:
+        """Yield every event after `position`, verified, up to those written by now; what is not on disk yet is synced.
 
-        None: all that are there. A snapshot's name or id: what came after it. Of types that `contents` does not name
-        (None: names all) only the outline comes: no run, an empty payload.
+        None: all that are there. A snapshot's name or id: what came after it. Who reads only, or cannot sync, is shown
+        those that are on disk. With durability "os" whatever is written is shown.
 
         Raises:
             UnknownSnapshot: no snapshot of that name or id counts.
@@ -165,20 +163,27 @@ class EventSourcingEngine:
             LogCorrupt: a line does not follow from the one before it.
             LogMoved: there is no event at the position.
         """
-        return self._log.reader.read(self._position_of(position), contents)
+        return self._log.read(self._position_of(position), sync=self._writes)
+
+    def outlines_from(self, position: Position | None, contents: frozenset[str]) -> Iterator[Event]:
+        """Yield the same for who can take back what a power cut takes back: all that is written, at once.
+
+        Of types that `contents` does not name only the outline comes: no run, an empty payload.
+        """
+        return self._log.reader.read(position, contents)
 
     def stream_from(
         self, position: Position | str | None, follow: bool = False
     ) -> AsyncIterator[Event]:
         """Yield the same as read_from without blocking the loop; `follow` goes on waiting for more.
 
-        Who follows gets an event once it is on disk (with durability "os": once it is written). Reading is
-        done in the loop's default executor, a batch at a time.
+        Who follows syncs nothing, and gets an event once it is on disk (with durability "os": once it is written).
+        Reading is done in the loop's default executor, a batch at a time.
         """
-        reader = self._log.reader
-        durable = follow and self.settings.durability != "os"
-        batch = reader.durable_batch if durable else reader.batch
-        return stream(partial(self._position_of, position), batch, follow=follow)
+        place = partial(self._position_of, position)
+        return stream(
+            place, partial(self._log.batch, sync=self._writes and not follow), follow=follow
+        )
 
     def _position_of(self, place: Position | str | None) -> Position | None:
         return self._snapshots.find(place).position if isinstance(place, str) else place
@@ -370,7 +375,7 @@ class EventSourcingEngine:
         Raises:
             SnapshotMismatch: none can be believed.
         """
-        return replayed(self.snapshot_to_begin_with(), self.read_from)
+        return replayed(self.snapshot_to_begin_with(), self._log.reader.read)
 
     @property
     def durable_seq(self) -> int:

@@ -166,7 +166,7 @@ class EventSourcingHealth:
     def _first_event(self) -> Event | None:
         """Return the oldest event that is still there; read once."""
         if self._first is None:
-            self._first = next(self._engine.read_from(None), None)
+            self._first = next(self._engine.outlines_from(None, frozenset()), None)
         return self._first
 
     def _ask_disk(self, found: Findings) -> None:

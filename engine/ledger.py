@@ -278,7 +278,7 @@ class RunLedger:
 
     def _read(self, position: Position | None) -> Iterator[Event]:
         """Read on behind a position; of what is not folded, as observations are, only outlines."""
-        return self._engine.read_from(position, contents=COUNTED_TYPES)
+        return self._engine.outlines_from(position, COUNTED_TYPES)
 
     def _unread(self, through: _Through | None) -> Iterator[Event]:
         """Return the events after `through`, once the last folded one was found unchanged."""

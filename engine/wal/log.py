@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from datetime import datetime
+from itertools import islice
 
 from ..chain import PAYLOAD_BYTES_MAX
 from ..control import Head
-from ..errors import LogMoved, LogPoisoned, LogUnavailable
+from ..errors import LogError, LogMoved, LogPoisoned, LogUnavailable
 from ..events import Event, FreshEvent, NewEvent, Position, read_timestamp
 from ..files import Files
 from ..forks import at_fork
@@ -116,6 +118,29 @@ class FileLog:
         self._notice_fork()
         if self._written > self._durability.promise.seq:
             self._durability.wait(self._written)
+
+    def read(self, position: Position | None, *, sync: bool) -> Iterator[Event]:
+        """Yield the events after `position` that no power cut takes back: `sync` has the disk asked for all, if it can.
+
+        With durability "os" they are all that are written.
+        """
+        if self._durability_asked == "os":
+            return self.reader.read(position)
+        if sync:
+            with suppress(LogError):
+                self._sync_all()
+        return self.reader.durable(position)
+
+    def batch(self, position: Position | None, count: int, *, sync: bool) -> list[Event]:
+        """Return up to `count` of them."""
+        return list(islice(self.read(position, sync=sync), count))
+
+    def _sync_all(self) -> None:
+        """Wait until everything that anybody wrote by now is on disk."""
+        self._notice_fork()
+        head, promise = self.reader.published()
+        if head is not None and (promise is None or promise.seq < head.seq):
+            self._durability.wait(head.seq)
 
     def seal(self) -> bool:
         """Seal the active file now; False when there is nothing in it to seal.

@@ -168,11 +168,11 @@ class Reader:
         """Return up to `count` events after `position`."""
         return list(islice(self.read(position), count))
 
-    def durable_batch(self, position: Position | None, count: int) -> list[Event]:
-        """Return the same, as far as this boot knows it to be on disk; all, where it knows nothing."""
+    def durable(self, position: Position | None) -> Iterator[Event]:
+        """Yield the events after `position` that this boot knows to be on disk; all, where it knows nothing."""
         promise = self.published()[1]
         last = COUNT_MAX if promise is None else promise.seq
-        return list(takewhile(lambda event: event.seq <= last, self.batch(position, count)))
+        return takewhile(lambda event: event.seq <= last, self.read(position))
 
     def end(self) -> tuple[int, str]:
         """Return the seq and the hash of the last event that is there."""

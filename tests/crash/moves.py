@@ -109,7 +109,8 @@ def fault(chance: random.Random) -> Fault:
 
 def loses_power(world: World, chance: random.Random) -> None:
     world.cut(drawn(chance, world.disk), outside=chance.random() < 0.5)
-    if world.poisoned and chance.random() < 0.2:
+    # A repair that was cut short is finished by the command, never by hand.
+    if world.poisoned and not world.is_half_mended() and chance.random() < 0.2:
         world.unmark()
 
 

@@ -45,7 +45,7 @@ def test_a_failed_sync_is_never_acknowledged_and_never_tried_again(path: Path) -
         with EventSourcingEngine.open(path) as late:
             with pytest.raises(LogPoisoned):
                 late.append("note", {})
-            assert len(list(late.read_from(None))) == 5
+            assert len(list(late.read_from(None))) == 4  # nobody knows whether the fifth is on disk
             assert late.verify_integrity().status is Status.OK_UNANCHORED
 
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 import sqlite3
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -108,73 +106,6 @@ def test_reading_stops_with_the_place_of_a_bad_line(tmp_path: Path) -> None:
         with pytest.raises(LogCorrupt) as raised:
             next(reading)
         assert raised.value.seq == 4
-
-
-def test_a_stream_is_what_reading_gives_and_following_waits_for_more(tmp_path: Path) -> None:
-    async def follow(log: EventSourcingEngine) -> list[object]:
-        seen = []
-        async for event in log.stream_from(None, follow=True):
-            seen.append(event.payload.get("i"))
-            if len(seen) == 6:
-                await asyncio.to_thread(log.append, "note", {"i": "later"})
-            if seen[-1] == "later":
-                return seen
-        raise AssertionError("a followed stream has no end")
-
-    async def read(log: EventSourcingEngine) -> list[Event]:
-        return [event async for event in log.stream_from(None)]
-
-    made_log(tmp_path)
-    with open_log(tmp_path) as log:
-        assert asyncio.run(read(log)) == list(log.read_from(None))
-        assert asyncio.run(follow(log)) == [None, 0, 1, 2, 3, 4, "later"]
-
-
-@pytest.mark.parametrize("durability", ["fsync", "group", "os"])
-def test_who_follows_sees_an_event_once_it_is_on_disk(
-    tmp_path: Path, durability: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    settings = Settings(state_directory=tmp_path, durability=durability, flush_seconds=3600)
-    with EventSourcingEngine.open(settings) as log:
-        log.append("note", {"i": 0})
-        log.sync()
-        position = list(log.read_from(None))[-1].position
-        log.append("note", {"i": 1}, wait=False)
-        reader, looks = log._log.reader, []
-        really = reader.durable_batch
-
-        def look(*arguments: Any) -> list[Event]:
-            looks.append(log.durable_seq)
-            if len(looks) == 3:
-                log.sync()
-            return really(*arguments)
-
-        monkeypatch.setattr(reader, "durable_batch", look)
-
-        async def first() -> Event:
-            return await anext(log.stream_from(position, follow=True))
-
-        assert asyncio.run(first()).payload == {"i": 1}
-        assert looks == ([] if durability == "os" else [2, 2, 2])
-        assert [event.payload for event in log.read_from(position)] == [{"i": 1}]
-
-
-def test_a_cancelled_stream_leaves_the_engine_usable(tmp_path: Path) -> None:
-    async def cancelled(log: EventSourcingEngine) -> None:
-        async def drain() -> None:
-            async for _ in log.stream_from(None, follow=True):
-                pass
-
-        task = asyncio.create_task(drain())
-        await asyncio.sleep(0)
-        task.cancel()
-        with pytest.raises(asyncio.CancelledError):
-            await task
-
-    made_log(tmp_path)
-    with open_log(tmp_path) as log:
-        asyncio.run(cancelled(log))
-        assert log.append("note", {}).seq == 7
 
 
 def append_in_child(log: EventSourcingEngine, index: int, child: Forked) -> int:
@@ -375,7 +306,7 @@ def test_of_types_that_are_not_asked_for_only_an_outline_comes(tmp_path: Path) -
         wanted = log.append("a.wanted", {"i": 1}, run_id="r")
         other = log.append("a.other", {"secret": 2}, run_id="r")
 
-        first, second, third = log.read_from(None, contents=frozenset({"a.wanted"}))
+        first, second, third = log.outlines_from(None, frozenset({"a.wanted"}))
 
         assert first.payload == {}
         assert second == wanted

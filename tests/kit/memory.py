@@ -91,14 +91,16 @@ class MemoryLog:
         """Make everything durable."""
         self._durable_seq = len(self._events)
 
-    def read_from(
-        self, position: Position | None = None, *, contents: frozenset[str] | None = None
-    ) -> Iterator[Event]:
-        """Yield the events after *position* in order; None: from the first one. Contents are always there."""
+    def read_from(self, position: Position | None = None) -> Iterator[Event]:
+        """Yield the events after *position* in order; None: from the first one."""
         seq = 0 if position is None else position.seq
         while seq < len(self._events):
             yield self._events[seq]
             seq += 1
+
+    def outlines_from(self, position: Position | None, contents: frozenset[str]) -> Iterator[Event]:
+        """Yield the same; contents are always there."""
+        return self.read_from(position)
 
     def history(self, run_id: str) -> list[Event]:
         """Return one run's events in order."""
