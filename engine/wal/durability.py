@@ -169,6 +169,9 @@ class Durability:
             known = promise.seq if promise else 0
             raise poison(self._session, handles, known, error) from error
         self._sync_seconds = self._files.seconds() - began
+        promise = handles.control.read()[1]
+        if promise is not None and promise.poisoned:  # by an append, which syncs without this lock
+            return self._covers(promise, seq)
         self.promise = Promise(max(target, promise.seq if promise else 0))
         handles.control.publish_promise(self.promise)
         return target >= seq

@@ -17,9 +17,14 @@ from .session import Handles, Session
 
 
 def poison(session: Session, handles: Handles, durable: int, error: OSError) -> LogPoisoned:
-    """Mark the log as poisoned as well as the disk still allows, and return what to raise."""
+    """Mark the log as poisoned as well as the disk still allows, and return what to raise.
+
+    `durable` is the last event that this process knows to be on disk.
+    """
     reason = f"a sync failed: {error.strerror}"
     try:
+        told = handles.control.read()[1]  # others may know of more, and what was promised stays so
+        durable = max(durable, told.seq if told is not None else 0)
         handles.control.publish_promise(Promise(durable, poisoned=True))
     except OSError:
         pass  # the file below says it too

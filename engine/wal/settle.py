@@ -21,7 +21,7 @@ from ..events import NewEvent
 from ..ids import new_event_id
 from .drafts import REPAIRED, Draft, Written, draft
 from .poison import poison
-from .repair import Break, Scan, facts_of, finish, scan, set_aside, unfinished
+from .repair import Break, Scan, durable_of, facts_of, finish, scan, set_aside, unfinished
 from .segments import is_next, last_line, last_line_before, seals, start_of
 from .session import Handles, Session
 from .succession import drop_copy, first_head, put_in_place, tidy, write_next
@@ -123,6 +123,8 @@ class Settler:
         self._refuse_corrupt(found, known)
         if found.head.seq < known:
             raise LogMoved(self._session.path, f"it ends at {found.head.seq}, {known} was durable")
+        told = durable_of(last_line(self._files, handles.log.fd, found.head.size))
+        self.promise = Promise(max(known, told, handles.file - 1))  # should the sync fail
         self._sync(handles)
         self._files.sync_directory(
             self._layout.active.parent

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from celery_commander.engine import EventSourcingEngine, LockTimeout, LogPoisoned, Settings, Status
+from celery_commander.engine import (
+    EventSourcingEngine,
+    LockTimeout,
+    LogPoisoned,
+    Settings,
+    Status,
+)
 from celery_commander.engine.files import Files
 
 from .logs import STRACE, acknowledged, heard, writer
@@ -58,6 +67,59 @@ def test_a_sync_that_hangs_makes_others_wait_no_longer_than_their_bound(tmp_path
         # The one that was not acknowledged had been written all the same: as its error says, it may be there.
         assert [event.payload["i"] for event in other.history("r")] == [0, 1, 2, 3]
         assert other.verify_integrity().status is Status.OK_UNANCHORED
+
+
+class Refusing(Files):
+    """Let syncs and writes fail while it is told so."""
+
+    refuses = False
+
+    def __init__(self, meanwhile: Callable[[], None] = lambda: None) -> None:
+        self.meanwhile = meanwhile
+
+    def append(self, fd: int, data: bytes) -> int:
+        if self.refuses:
+            self.meanwhile()
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        return super().append(fd, data)
+
+    def sync(self, fd: int) -> None:
+        if self.refuses:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        super().sync(fd)
+
+
+def test_a_sync_that_fails_at_the_first_opening_takes_back_nothing_that_was_promised(
+    tmp_path: Path,
+) -> None:
+    settings = Settings(state_directory=tmp_path)
+    with EventSourcingEngine.open(settings, boot_id="one") as log:
+        for number in range(3):
+            log.append("note", {"i": number})
+    files = Refusing()
+    files.refuses = True
+    with EventSourcingEngine.open(settings, boot_id="two", files=files) as log:
+        files.refuses = False
+        with pytest.raises(LogPoisoned):
+            log.append("note", {})
+        assert log.durable_seq == 3  # the last line says so
+        assert [event.payload.get("i") for event in log.read_from(None)] == [None, 0, 1]
+
+
+def test_whoever_poisons_the_log_promises_no_less_than_others_have(tmp_path: Path) -> None:
+    settings = Settings(state_directory=tmp_path)
+    with EventSourcingEngine.open(settings) as other:
+        files = Refusing(meanwhile=other.sync)  # others need not wait for the append lock
+        with EventSourcingEngine.open(settings, files=files) as log:
+            log.append("note", {"i": 0})
+            for number in range(1, 4):
+                other.append("note", {"i": number}, wait=False)
+            files.refuses = True
+            with pytest.raises(LogPoisoned):
+                log.append("note", {"i": "refused, and cannot be taken back"})
+            files.refuses = False
+        assert other.durable_seq == 5
+        assert [event.payload.get("i") for event in other.read_from(None)] == [None, *range(4)]
 
 
 @pytest.mark.skipif(not Path(STRACE).exists(), reason="needs strace")
