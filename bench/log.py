@@ -99,6 +99,12 @@ def batches(log: EventSourcingEngine, seconds: float) -> float:
     return rate(lambda: len(log.append_many(news)), seconds)
 
 
+def observed(log: EventSourcingEngine, seconds: float) -> float:
+    """Append as a process's observer does: events of no owner, in batches, waiting for no disk."""
+    news = [NewEvent("task.succeeded", DATA, "r")] * BATCH
+    return rate(lambda: len(log.append_many(news, wait=False)), seconds)
+
+
 def _writer(path: Path, seconds: float, start: Any, rates: Any, is_slow: bool) -> None:
     with EventSourcingEngine.open(path, files=Slowed() if is_slow else None) as log:
         log.append("warm", {})
@@ -168,6 +174,10 @@ def _pairs(log: EventSourcingEngine, bare: Path, seconds: float) -> dict[str, Pa
             lambda: bare_chain(seconds),
         ),
         "observed / chain": (
+            lambda: observed(log, seconds),
+            lambda: bare_chain(seconds),
+        ),
+        "one by one, unwaited / chain": (
             lambda: unwaited(log, seconds),
             lambda: bare_chain(seconds),
         ),
