@@ -1,10 +1,12 @@
 """Delete each sync, lock and check of the log in turn, and see that a test notices.
 
     python -m tests.kit.mutation [--workers 2] [--only engine/wal/seal.py] [--list] [--json results.json]
+    python -m tests.kit.mutation --table results.json > docs/mutations.md
 
-Each mutant is a copy of the tree with one statement less. The tests of the log run on it and stop at the
-first that fails. A mutant that no test notices has survived: the statement is not needed, or a test is
-missing. A run that takes longer than `LIMIT_SECONDS` counts as noticed: the mutant hung.
+Each mutant is a copy of the tree with one statement less. First run the tests that execute the statement, the
+shortest first, then all others of the log; the first that fails has noticed. A mutant that no test notices has
+survived: the statement is not needed, or a test is missing. A run that takes longer than `LIMIT_SECONDS` counts as
+noticed: the mutant hung. Results that the JSON file holds already are not tried again.
 """
 
 from __future__ import annotations
@@ -17,12 +19,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from queue import Queue
+from typing import Any
 
+from tests.kit.covering import DURATIONS, Covering
 from tests.source_tree import ROOMS, ROOT
 
 GUARDED = (
@@ -48,6 +53,8 @@ TESTS = (
     "tests/engine/test_places.py",
     "tests/crash/test_*.py",
 )
+TRACERS = ("test_wal_interrupted.py", "test_wal_no_memory.py")  # they trace, or count, themselves
+FIRST_SECONDS = 40.0  # of tests that execute the statement, before all are run
 LIMIT_SECONDS = 420
 SYNCS = frozenset(("sync", "_sync", "sync_directory", "fsync", "fdatasync"))
 UNLOCKS = frozenset(("unlock",))
@@ -65,6 +72,13 @@ class Mutant:
     text: str
     instead: str
     span: tuple[int, int]
+    nth: int = 0
+    """Which of several that read the same in one file, from 0."""
+
+    @property
+    def key(self) -> tuple[str, str, str, int]:
+        """Name the mutant whatever stands above it in its file."""
+        return self.path, self.kind, self.text, self.nth
 
 
 def mutants_of(path: str, source: str) -> Iterator[Mutant]:
@@ -94,7 +108,10 @@ def mutants_of(path: str, source: str) -> Iterator[Mutant]:
                 found.append(mutant(node, "lock", "True"))
             case ast.If(orelse=[]) if isinstance(node.body[-1], ast.Raise):
                 found.append(mutant(node.test, "check", "False"))
-    yield from sorted(found, key=lambda each: each.span)
+    alike: Counter[str] = Counter()
+    for each in sorted(found, key=lambda each: each.span):
+        yield replace(each, nth=alike[each.text])
+        alike[each.text] += 1
 
 
 def name_of(call: ast.Call) -> str:
@@ -135,40 +152,68 @@ class Bench:
         found = [sorted(self.tree.glob(pattern)) for pattern in TESTS]
         self.tests = [str(path) for paths in found for path in paths]
 
-    def run(self, mutant: Mutant | None) -> str:
+    def learn(self, directory: Path) -> Covering:
+        """Run the tests without a mutant and return which of them executes what.
+
+        Raises:
+            SystemExit: they fail.
+        """
+        data, durations = directory / "coverage", directory / "durations.json"
+        quiet = [path for path in self.tests if not path.endswith(TRACERS)]
+        command = ["-m", "coverage", "run", "--data-file", str(data)]
+        command += ["--include", f"{self.tree}/engine/*", "-m", "pytest"]
+        noticed = self._tested(
+            [*command, "-p", "tests.kit.covering"], quiet, {DURATIONS: str(durations)}
+        )
+        if noticed:
+            raise SystemExit(f"the tests fail without any mutant: {noticed}")
+        return Covering(self.tree, data, durations)
+
+    def run(self, mutant: Mutant, covering: Covering) -> str:
         """Return the test that noticed; an empty text when none did."""
-        if mutant is None:
-            return self._tested()
         path = self.tree / mutant.path
         data = path.read_bytes()
         start, stop = mutant.span
+        first, seconds = [], 0.0
+        for test in covering.tests(mutant.path, mutant.line):
+            seconds += covering.seconds.get(test, 0.0)
+            if seconds > FIRST_SECONDS:
+                break
+            first.append(test)
         path.write_bytes(data[:start] + mutant.instead.encode() + data[stop:])
         try:
-            return self._tested()
+            noticed = self._tested(["-m", "pytest"], first, {}) if first else ""
+            return noticed or self._tested(["-m", "pytest"], self.tests, {})
         finally:
             path.write_bytes(data)
 
-    def _tested(self) -> str:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider"]
-        variables = {
-            "PYTHONPATH": f"{self.path}{os.pathsep}{self.tree}",
-            "PYTHONDONTWRITEBYTECODE": "1",
-        }
-        process = subprocess.Popen(
-            [*command, "-m", "not slow", *self.tests],
-            cwd=self.tree,
-            env=os.environ | variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
-        try:
-            output, _ = process.communicate(timeout=LIMIT_SECONDS)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, 9)
-            process.communicate()
-            return "it hung"
+    def _tested(
+        self, command: Sequence[str], tests: Sequence[str], variables: dict[str, str]
+    ) -> str:
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-m", "not slow"]
+        with tempfile.NamedTemporaryFile("w", suffix=".txt") as listed:
+            listed.write("\n".join(tests))
+            listed.flush()
+            process = subprocess.Popen(
+                [sys.executable, *command, *options, f"@{listed.name}"],
+                cwd=self.tree,
+                env=os.environ
+                | {
+                    "PYTHONPATH": f"{self.path}{os.pathsep}{self.tree}",
+                    "PYTHONDONTWRITEBYTECODE": "1",
+                }
+                | variables,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+            try:
+                output, _ = process.communicate(timeout=LIMIT_SECONDS)
+            except subprocess.TimeoutExpired:
+                os.killpg(process.pid, 9)
+                process.communicate()
+                return "it hung"
         if process.returncode == 0:
             return ""
         failed = [line for line in output.splitlines() if line.startswith(("FAILED", "ERROR"))]
@@ -178,24 +223,22 @@ class Bench:
 def tried(mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]:
     """Try all mutants, several at a time; yield each with what noticed it."""
     with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
+        benches = [Bench(Path(directory) / str(number)) for number in range(workers)]
+        covering = benches[0].learn(Path(directory))
         free: Queue[Bench] = Queue()
-        for number in range(workers):
-            free.put(Bench(Path(directory) / str(number)))
-        bench = free.get()
-        noticed = bench.run(None)
-        free.put(bench)
-        if noticed:
-            raise SystemExit(f"the tests fail without any mutant: {noticed}")
+        for bench in benches:
+            free.put(bench)
 
         def trial(mutant: Mutant) -> tuple[Mutant, str]:
             bench = free.get()
             try:
-                return mutant, bench.run(mutant)
+                return mutant, bench.run(mutant, covering)
             finally:
                 free.put(bench)
 
         with ThreadPoolExecutor(workers) as pool:
-            yield from pool.map(trial, mutants)
+            for done in as_completed([pool.submit(trial, mutant) for mutant in mutants]):
+                yield done.result()
 
 
 def main() -> int:
@@ -207,25 +250,47 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="FILE")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--table", type=Path, metavar="RESULTS")
     arguments = parser.parse_args()
+    if arguments.table:
+        print(table(json.loads(arguments.table.read_text(encoding="utf-8"))))
+        return 0
     mutants = all_mutants(arguments.only)
     if arguments.list:
         for mutant in mutants:
             print(f"{mutant.kind:<6} {mutant.path}:{mutant.line}  {mutant.text}")
         return 0
-    rows, survived = [], 0
-    for mutant, noticed in tried(mutants, arguments.workers):
-        survived += not noticed
+    rows = known_rows(arguments.json)
+    done = {(row["path"], row["kind"], row["text"], row["nth"]) for row in rows}
+    left = [mutant for mutant in mutants if mutant.key not in done]
+    for mutant, noticed in tried(left, arguments.workers):
         rows.append({**asdict(mutant), "noticed": noticed})
         word = "noticed " if noticed else "SURVIVED"
-        print(
-            f"{word} {mutant.kind:<6} {mutant.path}:{mutant.line}  {mutant.text}  [{noticed}]",
-            flush=True,
-        )
+        place = f"{mutant.path}:{mutant.line}"
+        print(f"{word} {mutant.kind:<6} {place}  {mutant.text}  [{noticed}]", flush=True)
         if arguments.json:
-            arguments.json.write_text(json.dumps(rows, indent=1))
-    print(f"{len(mutants)} mutants, {len(mutants) - survived} noticed, {survived} survived")
+            arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
+    survived = sum(not row["noticed"] for row in rows)
+    print(f"{len(rows)} mutants, {len(rows) - survived} noticed, {survived} survived")
     return 1 if survived else 0
+
+
+def known_rows(path: Path | None) -> list[dict[str, Any]]:
+    """Return what an earlier run found, as far as it noticed."""
+    if path is None or not path.exists():
+        return []
+    rows: list[dict[str, Any]] = json.loads(path.read_text(encoding="utf-8"))
+    return [row for row in rows if row["noticed"]]
+
+
+def table(rows: Sequence[dict[str, Any]]) -> str:
+    """Return the results as a page: by file, what was deleted, and which test noticed."""
+    told = ["| file | kind | deleted | noticed by |", "|---|---|---|---|"]
+    for row in sorted(rows, key=lambda row: (row["path"], row["line"])):
+        test = row["noticed"].removeprefix("tests/").split("[")[0] or "**nobody**"
+        text = row["text"].replace("|", "\\|")
+        told.append(f"| `{row['path']}` | {row['kind']} | `{text}` | `{test}` |")
+    return "\n".join(told)
 
 
 if __name__ == "__main__":
