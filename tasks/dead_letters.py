@@ -40,6 +40,7 @@ from celery_commander.engine import (
 )
 
 from .gate import fork_gate
+from .keys import successor
 from .message import as_new_run, created_data, of_created
 from .publishing import publish_again
 from .stuck import StuckUndo, undo_given_up
@@ -168,7 +169,7 @@ class DeadLetters:
         word = {"entry": entry, "by": by or who(), "answer": self._worded(letter, answer)}
         if letter.category in (Category.ABORTED, Category.POISON):
             self._check_undone(letter)
-            word["retry_as"] = self._new_id(entry)
+            word["retry_as"] = self._new_id(letter)
         self._say(letter, RETRIED, word)
         return self._carry_out(self.show(entry))
 
@@ -256,10 +257,17 @@ class DeadLetters:
             worded["result"] = encode(answer.result, path="result")
         return worded
 
-    def _new_id(self, entry: str) -> str:
+    def _new_id(self, letter: DeadLetter) -> str:
         """Return the id of the run that goes in place of a letter's: the same whoever asks, so there is one."""
-        log_id = self._commander.engine.log_id
-        return str(uuid.uuid5(uuid.NAMESPACE_URL, f"celery-commander:{log_id}:{entry}"))
+        state = self._commander.history(letter.run_id).state
+        if state is None or state.key is None:
+            log_id = self._commander.engine.log_id
+            return str(uuid.uuid5(uuid.NAMESPACE_URL, f"celery-commander:{log_id}:{letter.id}"))
+        follower = successor(letter.run_id)
+        if self._commander.history(follower).state is not None:
+            reason = f"run {follower} has taken its place: it was sent with the same key"
+            raise DeadLetterRefused(letter.id, reason)
+        return follower
 
     def _say(self, letter: DeadLetter, event_type: str, word: Mapping[str, Any]) -> None:
         """Write a person's word down and see whether it is the one that counts.

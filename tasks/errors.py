@@ -12,6 +12,7 @@
     ├── UndoNotFound        a step's undo is not a task of this worker
     ├── InvalidRoutingKey   the bus cannot carry or match that
     ├── UnreadableMessage   the bus brought something that is no message of ours
+    ├── KeyRefused          a business key that cannot be one, or a task that can have none
     └── ForeignStore        a message names another store than this worker's
 """
 
@@ -87,6 +88,16 @@ class InvalidRoutingKey(CommanderError):
 
     def __init__(self, key: object, reason: str) -> None:
         super().__init__(key, reason)
+        self.key = key
+        self.reason = reason
+
+
+class KeyRefused(CommanderError):
+    """Task {task} cannot be sent with key {key!r}: {reason}."""
+
+    def __init__(self, task: str, key: object, reason: str) -> None:
+        super().__init__(task, key, reason)
+        self.task = task
         self.key = key
         self.reason = reason
 

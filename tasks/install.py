@@ -26,6 +26,7 @@ from .dead_letters import DeadLetters
 from .durable import install_task_class
 from .health import FleetHealth
 from .holder import Holder
+from .keys import install_keys
 from .maintenance import anchor_facts, register_maintenance
 from .owed import Owed
 from .ownership import Ownership
@@ -83,6 +84,7 @@ class Commander:
         app.commander = self
         install_task_class(app)
         install_sender(app)
+        install_keys(app)
         register_tasks(app)
         install_worker(app)
         install_bus(app)

@@ -22,6 +22,9 @@ from celery_commander.engine import UnrecordableValue, encode
 if TYPE_CHECKING:
     from .install import Commander
 
+KEY_HEADER = "commander_key"
+"""The header that carries a run's business key, and the run that had it before."""
+
 HEADER = "commander"
 """The header that says in which log a message's run is registered."""
 
@@ -31,7 +34,7 @@ KEPT_OPTIONS = ("priority", "serializer", "compression", "delivery_mode", "excha
 _HEADERS = (
     "lang", "task", "id", "shadow", "eta", "expires", "group", "group_index", "retries", "timelimit", "root_id",
     "parent_id", "argsrepr", "kwargsrepr", "origin", "ignore_result", "replaced_task_nesting", "stamped_headers",
-    "stamps", HEADER,
+    "stamps", HEADER, KEY_HEADER,
 )  # fmt: skip
 
 
@@ -106,6 +109,7 @@ def created_data(commander: Commander, message: Message) -> dict[str, Any]:
         UnrecordableValue: an argument that JSON cannot carry; it is named.
 
     """
+    keyed = message.headers.get(KEY_HEADER) or {}
     kept = {
         "headers": _travelling(dict(message.headers), "headers"),
         "properties": _travelling(dict(message.properties), "properties"),
@@ -120,7 +124,8 @@ def created_data(commander: Commander, message: Message) -> dict[str, Any]:
         "message": kept,
         "namespace": commander.namespace,
         "due": _due(commander, message.headers.get("eta")),
-        "key": None,
+        "key": keyed.get("key"),
+        "previous": keyed.get("previous"),
     }
 
 
@@ -143,6 +148,8 @@ def as_new_run(message: Message, run_id: str) -> Message:
     headers |= {"group": None, "group_index": None}
     if headers.get("root_id") in (None, old_id):
         headers["root_id"] = run_id
+    if headers.get(KEY_HEADER):
+        headers[KEY_HEADER] = {**headers[KEY_HEADER], "previous": old_id}
     args, kwargs, embed = message.body
     return dataclasses.replace(
         message,

@@ -21,7 +21,7 @@ from celery_commander.engine import CommanderError, NewEvent, new_event_id
 
 from .errors import ReplaceNotSupported
 from .execution import Execution, current_execution
-from .message import HEADER, Message, created_data, of_publish
+from .message import HEADER, KEY_HEADER, Message, created_data, of_publish
 from .travel import check_travels
 
 if TYPE_CHECKING:
@@ -137,12 +137,20 @@ def _send_durable(
     created = NewEvent("run.created", data, run_id, id=event_id)
     try:
         commander.engine.append_many([created], wait=True)  # before the broker has it
+        if KEY_HEADER in headers and not _is_first(commander, run_id, event_id):
+            return None  # another process asked for the same key at the same moment, and sends
         result = send(stamped)
     except BaseException as error:
         _note_not_sent(commander, run_id, event_id, error)
         raise
     commander.engine.append("task.sent", {"task": headers["task"]}, run_id=run_id, wait=False)
     return result
+
+
+def _is_first(commander: Commander, run_id: str, event_id: str) -> bool:
+    """Tell whether a run was made by this `run.created`, and not by an earlier one."""
+    first = next(iter(commander.engine.history(run_id)), None)
+    return first is not None and first.id == event_id
 
 
 def _warn_of_effect(name: str, message: Any) -> None:

@@ -34,7 +34,7 @@ def show(ctx: click.Context, run_id: str, values: bool, as_json: bool) -> None:
     if as_json:
         print_json(document(history, events, values=values))
         return
-    _say_run(history.state)
+    _say_run(history.state, history.created.get("previous"))
     if history.entries:
         click.echo()
         print_table(STEP_HEADS, [_step_row(entry) for entry in history.entries.values()])
@@ -67,7 +67,7 @@ def document(history: RunHistory, events: Iterable[Event], *, values: bool) -> d
     }
 
 
-def _say_run(run: RunState) -> None:
+def _say_run(run: RunState, previous: str | None) -> None:
     told = "delivered" if run.delivered else "not delivered"
     click.echo(f"run      {run.run_id}")
     click.echo(f"task     {run.task} ({run.namespace})")
@@ -75,6 +75,7 @@ def _say_run(run: RunState) -> None:
     click.echo(f"owner    token {run.token}, attempt {run.attempt}, {run.deaths} deaths")
     for name, value in (
         ("key", run.key),
+        ("follows", previous),
         ("paused", run.paused_kind),
         ("due", run.due_at and f"{utc(run.due_at)} UTC"),
         ("cancel", run.cancel_requested),

@@ -33,6 +33,28 @@ def test_a_limit_that_falls_into_a_step_leaves_it_in_doubt_and_undoes_the_run(
     assert worker.running
 
 
+def test_a_hard_limit_gives_the_key_back_to_a_run_that_names_the_dead_one(
+    deployment: Deployment,
+) -> None:
+    """See steinitzu/celery-singleton#40: after a hard limit the lock stayed, and nothing could be sent."""
+    gate = deployment.witness.hold("two")
+    deployment.worker(concurrency=1)
+    first = deployment.send("flow", "ann", key="order-17", time_limit=1)
+    assert deployment.send("flow", "ann", key="order-17") == first
+    (state,) = deployment.wait_ended(first)
+    assert state.state is State.COMPENSATED
+    gate.unlink()
+
+    second = deployment.send("flow", "ann", key="order-17")
+
+    assert second != first
+    (state,) = deployment.wait_ended(second)
+    assert (state.state, state.key) == (State.COMMITTED, "order-17")
+    assert deployment.app.commander.history(second).created["previous"] == first
+    assert deployment.send("flow", "ann", key="order-17") == second
+    assert deployment.witness.count("begin", "one") == 2
+
+
 def test_a_revoked_run_is_undone_and_told_once(deployment: Deployment) -> None:
     deployment.witness.hold("two")
     deployment.worker(concurrency=1)

@@ -63,7 +63,7 @@ def test_a_stuck_undo_whose_speaker_died_is_taken_up_by_the_next_pass(bench, let
 
 @pytest.mark.parametrize("finisher", ["the next pass", "the same command"])
 def test_a_promised_run_whose_speaker_died_is_made_once(bench, letters, aborted, finisher):
-    new_id = letters._new_id(aborted.id)
+    new_id = letters._new_id(aborted)
     say(bench, aborted, None, retry_as=new_id)
     letters.list()
 

@@ -1,0 +1,148 @@
+"""Give a run a business key: who asks for a second run of a key that is taken gets the first one.
+
+It takes no lock and no table. The id of a key's first run follows from the namespace, the task and the key, that of
+each later one from the run before it. So whoever asks at one moment asks for one id, and of several `run.created` with
+one id the log counts the first.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final
+from uuid import UUID, uuid5
+
+from celery import Celery
+from celery.result import AsyncResult
+from celery.states import PENDING, SUCCESS
+
+from celery_commander.engine import RunState, State, decode
+
+from .errors import KeyRefused
+from .message import KEY_HEADER
+from .publishing import is_durable
+
+if TYPE_CHECKING:
+    from .install import Commander
+
+logger = logging.getLogger(__name__)
+
+LONGEST_KEY: Final = 200
+
+_IDS: Final = UUID("6f0c4f39-5a0e-4c0e-9d0b-0a4a3a6c1f5e")
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Say which run a key stands for; `state` is None where that one is to be made."""
+
+    run_id: str
+    previous: str | None
+    state: RunState | None
+
+
+def first_id(namespace: str, task: str, key: str) -> str:
+    """Return the id of a key's first run: a UUIDv5 (RFC 9562, section 5.5)."""
+    return str(uuid5(_IDS, json.dumps([namespace, task, key])))
+
+
+def successor(run_id: str) -> str:
+    """Return the id of the run that follows one whose key is free again."""
+    return str(uuid5(_IDS, run_id))
+
+
+def find(commander: Commander, task: str, key: str) -> Place:
+    """Look for the run that has a key.
+
+    Raises:
+        LogError, StoreUnavailable: it cannot be told.
+
+    """
+    run_id, previous = first_id(commander.namespace, task, key), None
+    while (state := commander.history(run_id).state) is not None:
+        if holds(state):
+            return Place(run_id, previous, state)
+        run_id, previous = successor(run_id), run_id
+    return Place(run_id, previous, None)
+
+
+def holds(state: RunState) -> bool:
+    """Tell whether a run has its key: while it is live, once it has committed, and until its rollback is over."""
+    match state.state:
+        case State.COMPENSATED:
+            return False
+        case State.ABORTED:
+            return bool(state.owed)
+        case State.STUCK:
+            return state.letter is not None  # nobody has given its undo up
+    return True
+
+
+def install_keys(app: Celery) -> None:
+    """Let every way of sending a task take `key=`: apply_async, signatures, beat entries, send_task."""
+    below = app.send_task
+
+    def send_task(name: str, *args: Any, **options: Any) -> AsyncResult:
+        key = options.pop("key", None)
+        if key is None:
+            return below(name, *args, **options)
+        key = _checked(app, name, key, options)
+        commander: Commander = app.commander
+        if commander.settings.register_on_publish == "never":
+            # Nobody can look here; the worker that takes the message finds out whether its run is there.
+            place = Place(first_id(commander.namespace, name, key), None, None)
+        else:
+            place = find(commander, name, key)
+        if place.state is not None:
+            return _taken(commander, place, options)
+        carried = {KEY_HEADER: {"key": key, "previous": place.previous}}
+        options["headers"] = {**(options.get("headers") or {}), **carried}
+        options["task_id"] = place.run_id
+        return below(name, *args, **options)
+
+    app.send_task = send_task
+
+
+def _checked(app: Celery, name: str, key: object, options: Mapping[str, Any]) -> str:
+    if not is_durable(app, name):
+        raise KeyRefused(name, key, "only a durable task that this process knows can have a key")
+    if options.get("task_id") is not None:
+        raise KeyRefused(
+            name,
+            key,
+            "its task id is given already, by you or by the chain, group or chord it is in; a key makes the id",
+        )
+    if isinstance(key, bool) or not isinstance(key, str | int | UUID):
+        raise KeyRefused(name, key, "a key is text, a whole number or a UUID")
+    text = str(key)
+    if not 1 <= len(text) <= LONGEST_KEY:
+        raise KeyRefused(name, key, f"a key has 1 to {LONGEST_KEY} characters")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise KeyRefused(name, key, "a character of it is half of a surrogate pair") from error
+    return text
+
+
+def _taken(commander: Commander, place: Place, options: Mapping[str, Any]) -> AsyncResult:
+    logger.info("Run %s has that key already; nothing is sent.", place.run_id)
+    result: AsyncResult = (options.get("result_cls") or commander.app.AsyncResult)(place.run_id)
+    state = place.state
+    if state is not None and state.state is State.COMMITTED and state.delivered:
+        _tell_again(commander, result)
+    return result
+
+
+def _tell_again(commander: Commander, result: AsyncResult) -> None:
+    """Store a recorded result once more where the backend has let go of it: nobody waits for ever."""
+    try:
+        backend = result.backend
+        if backend.get_task_meta(result.id, cache=False)["status"] != PENDING:
+            return
+        outcome = commander.history(result.id).outcome
+        if outcome is not None:
+            backend.store_result(result.id, decode(outcome[1]), SUCCESS)
+    except Exception as error:  # noqa: BLE001  # a backend that is away costs the answer, not the call
+        logger.warning("The result of run %s was not stored again: %s", result.id, error)
