@@ -51,7 +51,7 @@ __all__ = [
     "state_after",
 ]
 
-FOLD_VERSION: Final = 3
+FOLD_VERSION: Final = 4
 """Grows with every change of what is decided below or in `letters`; a ledger of another version is rebuilt."""
 
 _RUNNING = frozenset({State.EXECUTING, State.VERIFYING})
@@ -261,6 +261,16 @@ def _step_failed(state: RunState, event: Event) -> _Changes:
     return closed if owed else {**closed, "owed": _without(state.owed, event.payload["step"])}
 
 
+def _try_failed(state: RunState, event: Event) -> _Changes:
+    """Note that a step raised and is tried again: it stays open, and what it may have done is still owed."""
+    step, _ = number(event.payload, "step"), flag(event.payload, "acted")
+    moment(event.payload, "due")
+    number(event.payload, "tries")
+    if step not in state.open_steps:
+        raise Refused(f"step {step} is not open")
+    return {}
+
+
 def _closed(state: RunState, event: Event) -> _Changes:
     step = number(event.payload, "step")
     if step not in state.open_steps or step > state.steps:
@@ -339,6 +349,7 @@ _RULES: Final[dict[str, Callable[[RunState | None, Event], RunState]]] = {
     "step.started": _OwnerRule(_RUNNING, _step_started),
     "step.completed": _OwnerRule(_RUNNING, _step_completed),
     "step.failed": _OwnerRule(_RUNNING, _step_failed),
+    "step.try_failed": _OwnerRule(_RUNNING, _try_failed),
     "input.recorded": _OwnerRule(_RUNNING, _input_recorded),
     "compensation.started": _OwnerRule(_ROLLBACK, _undo_named),
     "compensation.completed": _OwnerRule(_ROLLBACK, _undo_completed),

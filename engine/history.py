@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 from typing import Any, Final, Literal
 
 from .events import Event
-from .fields import MAX_NUMBER, is_number
+from .fields import MAX_NUMBER, is_number, moment
 from .fold import fold
 from .states import Checkpoint, RunState, State, Void
 
@@ -43,6 +44,12 @@ class Entry:
     retry_in_doubt: bool = False
     on_doubt: str = "abort"  # or "park"
     attempt: int = 1
+    tries: int = 0
+    """How many tries have raised and were followed, or are to be followed, by another."""
+    acted: bool = False
+    """Whether one of those tries may have had the effect."""
+    due: datetime | None = None
+    """When the next try is due, while a failed one is the last that is known; else None."""
     in_doubt: bool = False
     told: Literal["happened", "not happened"] | None = None
     """What a person said of a step in doubt; then `value` is the result that was given."""
@@ -96,8 +103,10 @@ class RunHistory:
 
     @property
     def in_doubt(self) -> tuple[Entry, ...]:
-        """Return the steps that have no recorded end, by index."""
-        return tuple(self.entries[step] for step in self.state.open_steps) if self.state else ()
+        """Return the steps whose last try has no recorded end, by index."""
+        open_steps = self.state.open_steps if self.state else ()
+        found = (self.entries[step] for step in open_steps)
+        return tuple(entry for entry in found if entry.due is None)
 
     @property
     def owed(self) -> tuple[Entry, ...]:
@@ -231,6 +240,8 @@ class _Reading:
                 self._open(event)
             case "step.completed" | "step.failed":
                 self._end(event)
+            case "step.try_failed":
+                self._end_try(event)
             case "input.recorded":
                 self.entries[data["step"]] = _input(event)
             case "checkpoint.saved":
@@ -239,7 +250,23 @@ class _Reading:
                 self._tell(data.get("answer") or {})
 
     def _open(self, event: Event) -> None:
-        self.entries[event.payload["step"]] = _step(event)
+        step = event.payload["step"]
+        before, opened = self.entries.get(step), _step(event)
+        if before is not None:
+            opened = replace(opened, tries=before.tries, acted=before.acted)
+        self.entries[step] = opened
+
+    def _end_try(self, event: Event) -> None:
+        data = event.payload
+        self.entries[data["step"]] = replace(
+            self.entries[data["step"]],
+            tries=data["tries"],
+            acted=data["acted"],
+            due=moment(data, "due"),
+            value=data.get("exception"),
+            told=None,
+            in_doubt=data["acted"],
+        )
 
     def _tell(self, answer: Mapping[str, Any]) -> None:
         """Keep a person's word on a step in doubt, until the step is started again."""
@@ -259,6 +286,7 @@ class _Reading:
             status=status,
             value=data.get(field_name),
             told=None,
+            due=None,
             in_doubt=event.type == "step.failed" and data["owed"],
         )
 

@@ -21,6 +21,8 @@ from .errors import (
     ReplaceNotSupported,
     RetryInsideStep,
     RunStopped,
+    StepTimeout,
+    TimeoutNotPossible,
     UndoNotFound,
 )
 from .health import FleetHealth, document
@@ -74,5 +76,7 @@ __all__ = [
     "RunAborted",
     "RetryInsideStep",
     "RunStopped",
+    "StepTimeout",
+    "TimeoutNotPossible",
     "UndoNotFound",
 ]

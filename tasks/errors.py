@@ -5,6 +5,8 @@
     CommanderError
     ├── NestedUndo          a step with an undo was called inside another step
     ├── RunStopped          something of a run was asked for where no run goes on
+    ├── StepTimeout         a step took longer than its timeout; what became of its effect is not known
+    ├── TimeoutNotPossible  a step with a timeout was called where nothing can interrupt it
     ├── RetryInsideStep     a step asked Celery for a retry of the whole task
     ├── ReplaceNotSupported a body replaced itself by another durable task
     ├── BodyExited          a body called sys.exit()
@@ -81,6 +83,23 @@ class BodyExited(CommanderError):
         super().__init__(run_id, code)
         self.run_id = run_id
         self.code = code
+
+
+class StepTimeout(CommanderError):
+    """Step {name} was still running after {seconds} s. What became of its effect is not known."""
+
+    def __init__(self, name: str, seconds: float) -> None:
+        super().__init__(name, seconds)
+        self.name = name
+        self.seconds = seconds
+
+
+class TimeoutNotPossible(CommanderError):
+    """Step {name} has a timeout, and runs in a thread: only the main thread can be interrupted. Use prefork or solo."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__(name)
+        self.name = name
 
 
 class InvalidRoutingKey(CommanderError):

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
-from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from celery_commander.engine import (
@@ -29,6 +30,7 @@ from celery_commander.engine import (
 )
 
 from .answers import NotDone, Unknown
+from .calls import Call
 from .checkpoints import Marks
 from .errors import (
     UNRECORDED,
@@ -39,6 +41,8 @@ from .errors import (
     record_exception,
 )
 from .ownership import Ownership
+from .retrying import LOOK_SECONDS, NO_TRIES, Done, Failed, Tries
+from .timeouts import limited, refuse_impossible
 from .usage import usage_of
 
 if TYPE_CHECKING:
@@ -50,7 +54,7 @@ logger = logging.getLogger(__name__)
 current_execution: ContextVar[Execution | None] = ContextVar("commander_execution", default=None)
 
 
-STEP_ENDS = ("step.completed", "step.failed")
+STEP_ENDS = ("step.completed", "step.failed", "step.try_failed")
 
 
 class StopRun(BaseException):
@@ -59,18 +63,6 @@ class StopRun(BaseException):
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
         self.error = error
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """One call of a step at its place in a run."""
-
-    spec: StepSpec
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    index: int
-    digest: str
-    key: str
 
 
 class Execution(Ownership):
@@ -112,14 +104,16 @@ class Execution(Ownership):
             return spec.function(*args, **kwargs)
         index = self._next()
         digest = self._digest(spec.name, [list(args), kwargs])
-        call = _Call(spec, args, kwargs, index, digest, f"{self.run_id}:{index}")
+        call = Call(spec, args, kwargs, index, digest, f"{self.run_id}:{index}")
         entry = self._recorded(index, spec.kind, spec.name, digest)
         if entry is None:
-            return self._perform(call, attempt=1)
+            return self._perform(call)
         if entry.status == "completed":
             return decode(entry.value)
         if entry.status == "failed":
             raise decode_exception(entry.value)
+        if entry.due is not None:
+            return self._try_again(call, entry)
         return self._settle_doubt(call, entry)
 
     def input(self, kind: str, name: str, produce: Callable[[], Any], *, told: Any = None) -> Any:
@@ -231,55 +225,99 @@ class Execution(Ownership):
         found = f"{kind} {name}{' with other arguments' if same else ''}"
         raise self.stop(NonDeterministic(self.run_id, index, _described(entry), found))
 
-    def _perform(self, call: _Call, *, attempt: int) -> Any:
-        """Write the intent and wait for it, look at the lease once more, then act."""
+    def _perform(self, call: Call, after: Entry | None = None) -> Any:
+        """Try a step until it returns, or has raised what ends it; `after` is what earlier attempts left."""
+        attempt = after.attempt + 1 if after is not None else 1
+        tries = Tries(after.tries, after.acted) if after is not None else NO_TRIES
+        while True:
+            self._begin(call, attempt)
+            came_to = self._act(call, tries)
+            if not isinstance(came_to, Failed):
+                return decode(came_to.result)
+            attempt, tries = attempt + 1, came_to.tries
+            self._wait(came_to.seconds)
+
+    def _begin(self, call: Call, attempt: int) -> None:
+        """Write the intent and wait for it, look at the lease once more."""
         spec = call.spec
+        refuse_impossible(spec.name, spec.timeout)
         on_doubt = spec.in_doubt or self.commander.settings.in_doubt
-        intent = {
-            "step": call.index,
-            "name": spec.name,
-            "kind": spec.kind,
-            "digest": call.digest,
-            "key": call.key,
-            "attempt": attempt,
-            "undo": spec.undo,
-            "resolve": spec.resolve is not None,
-            "retry_in_doubt": spec.retry_in_doubt,
-            "in_doubt": on_doubt,
-        }
-        if spec.undo is not None:
-            intent |= {"args": encode(list(call.args)), "kwargs": encode(call.kwargs)}
+        intent = call.intent(attempt, on_doubt)
         self._on_doubt[call.index] = (spec.name, on_doubt)
         self.append_or_stop("step.started", intent, wait=True)  # before the effect
         self._last_look_or_stop()
-        return self._act(call)
 
-    def _act(self, call: _Call) -> Any:
+    def _act(self, call: Call, tries: Tries) -> Done | Failed:
         self.step_key = call.key
         try:
-            result = encode(call.spec.function(*call.args, **call.kwargs), path="result")
+            with limited(call.spec.name, call.spec.timeout):
+                result = encode(call.spec.function(*call.args, **call.kwargs), path="result")
         except BaseException as error:
             if is_termination(error):
                 self.stop(RunStopped(self.run_id, "its process is being ended"))
             if not is_recordable_end(error):
                 raise  # it fell between the effect and its record: the step stays in doubt
-            raise self._recorded_failure(call, error) from error
+            failed = self._failed_try(call, error, tries)
+            if failed is not None:
+                return failed
+            raise self._recorded_failure(call, error, acted=tries.acted) from error
         finally:
             self.step_key = None
         self._record_result(call, result, wait=False)
-        return decode(result)
+        return Done(result)
 
-    def _record_result(self, call: _Call, result: Any, *, wait: bool) -> None:
+    def _failed_try(self, call: Call, error: BaseException, tries: Tries) -> Failed | None:
+        """Record a try that raised and is followed by another; None when it was the last."""
+        failed = call.spec.retrying.after(error, tries, not_done=call.spec.not_done)
+        if failed is None:
+            return None
+        data = {
+            "step": call.index,
+            "tries": failed.tries.failed,
+            "acted": failed.tries.acted,
+            "due": failed.due(datetime.now(UTC)).isoformat(),
+        }
+
+        def append(exception: Any) -> None:
+            told = data | {"exception": exception}
+            self.append_or_stop("step.try_failed", told, wait=False)
+
+        record_exception(error, append)
+        return failed
+
+    def _try_again(self, call: Call, entry: Entry) -> Any:
+        """Go on with a step whose last try has raised: wait out what is left, unless its tries are used up by now."""
+        assert entry.due is not None
+        if entry.tries > call.spec.retrying.retries:  # the code allows fewer than it did
+            data = {"step": call.index, "owed": entry.acted and call.spec.undo is not None}
+            self.append_or_stop("step.failed", data | {"exception": entry.value}, wait=False)
+            raise decode_exception(entry.value)
+        left = (entry.due - datetime.now(UTC)).total_seconds()
+        self._wait(min(left, call.spec.retrying.longest))
+        return self._perform(call, entry)
+
+    def _wait(self, seconds: float) -> None:
+        """Sleep between two tries, and stop at once when the run is lost meanwhile."""
+        until = time.monotonic() + seconds
+        while (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, LOOK_SECONDS))
+            self._last_look_or_stop()
+
+    def _record_result(self, call: Call, result: Any, *, wait: bool) -> None:
         data = {"step": call.index, "result": result}
         try:
             self.append_or_stop("step.completed", data, wait=wait)
         except InvalidEvent as error:
             # Too large: it was done, and its result is lost.
-            raise self._recorded_failure(call, error) from error
+            raise self._recorded_failure(call, error, acted=True) from error
 
-    def _recorded_failure(self, call: _Call, error: BaseException) -> BaseException:
-        """Record how a step failed and return what its caller sees: the same at a replay as now."""
-        owed = call.spec.undo is not None and not isinstance(error, call.spec.not_done)
+    def _recorded_failure(self, call: Call, error: BaseException, *, acted: bool) -> BaseException:
+        """Record how a step failed and return what its caller sees: the same at a replay as now.
+
+        `acted` says that an earlier try may have had the effect.
+        """
+        acted = acted or not isinstance(error, call.spec.not_done)
+        owed = call.spec.undo is not None and acted
         data = {"step": call.index, "owed": owed}
 
         def append(exception: Any) -> None:
@@ -287,23 +325,23 @@ class Execution(Ownership):
 
         return decode_exception(record_exception(error, append))
 
-    def _settle_doubt(self, call: _Call, entry: Entry) -> Any:
+    def _settle_doubt(self, call: Call, entry: Entry) -> Any:
         """Decide about a step whose end nobody recorded, in the order that is promised; a person's word comes first."""
         if entry.told == "not happened":
-            return self._perform(call, attempt=entry.attempt + 1)
+            return self._perform(call, entry)
         if call.spec.resolve is not None:
             answer = self._resolve(call)
             if answer is NotDone:
-                return self._perform(call, attempt=entry.attempt + 1)
+                return self._perform(call, entry)
             if answer is not Unknown:
                 result = encode(answer, path="result")
                 self._record_result(call, result, wait=True)
                 return decode(result)
         if call.spec.retry_in_doubt:
-            return self._perform(call, attempt=entry.attempt + 1)
+            return self._perform(call, entry)
         raise self.stop(StepInDoubt(self.run_id, entry.step, entry.name))
 
-    def _resolve(self, call: _Call) -> Any:
+    def _resolve(self, call: Call) -> Any:
         assert call.spec.resolve is not None
         self.step_key = call.key
         try:

@@ -20,6 +20,8 @@ from celery.local import Proxy
 
 from .execution import current_execution
 from .lost import refuse_lost_thread
+from .retrying import NEVER, RETRYING, Retrying
+from .timeouts import refuse_wrong_timeout
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,6 +58,8 @@ class StepSpec:
     resolve: Callable[[str], Any] | None = None
     retry_in_doubt: bool = False
     in_doubt: str | None = None
+    retrying: Retrying = NEVER
+    timeout: float | None = None
 
     @property
     def undo(self) -> str | None:
@@ -91,6 +95,12 @@ def step(
     resolve: Callable[[str], Any] | None = None,
     retry_in_doubt: bool = False,
     in_doubt: str | None = None,
+    retries: int = 0,
+    retry_on: tuple[type[Exception], ...] | type[Exception] = (),
+    backoff: float = 1.0,
+    backoff_max: float = 60.0,
+    jitter: bool = True,
+    timeout: float | None = None,
 ) -> Callable[[Callable[P, R]], Step[P, R]]: ...
 def step(function: Any = None, /, **options: Any) -> Any:  # noqa: D417  # the overload above names them
     """Make a function a step.
@@ -103,9 +113,18 @@ def step(function: Any = None, /, **options: Any) -> Any:  # noqa: D417  # the o
         retry_in_doubt: run it again when in doubt; for effects that may happen twice.
         in_doubt: `"abort"` (undo the run) or `"park"` (ask a person) when nothing else settles the doubt;
             default `commander_in_doubt`.
+        retries: how many more tries a call gets that raised one of `retry_on`, under the same idempotency key. Each
+            failed try is in the log; a crash repeats none of them.
+        retry_on: the exceptions after which the step is tried again; it must be given where `retries` is.
+        backoff: seconds until the second try, doubled for each later one, up to `backoff_max` (seconds). The worker's
+            slot is held meanwhile: for waits of minutes let the task retry itself.
+        jitter: wait between half and the whole of that, at random, so that many runs do not come back at once.
+        timeout: seconds after which a try raises `StepTimeout`, at whatever it is doing: its effect is then not known.
+            Only where the body runs in the main thread of its process: prefork and solo pools.
 
     Raises:
         TypeError: an option that is not one of these, or of the wrong kind.
+        ValueError: a number that cannot work.
 
     """
     if function is not None:
@@ -152,19 +171,20 @@ def _made(
 ) -> Step[..., Any]:
     if not callable(function):
         raise TypeError(f"step() takes a function, not {function!r}; options are given by name")
+    called = str(getattr(function, "__name__", None) or repr(function))
     if inspect.iscoroutinefunction(function) or inspect.isgeneratorfunction(function):
-        raise TypeError(
-            f"step {function.__name__} is a coroutine or generator; a step is a plain function"
-        )
-    _refuse_wrong_answers(function.__name__, **options)
+        raise TypeError(f"step {called} is a coroutine or generator; a step is a plain function")
+    _refuse_wrong_answers(called, **options)
+    refuse_wrong_timeout(called, options.get("timeout"))
+    asked = {key: options.pop(key) for key in RETRYING if key in options}
+    retrying = Retrying.of(called, **asked)
     listed = not_done if isinstance(not_done, tuple) else (not_done,)
     if not all(isinstance(item, type) and issubclass(item, BaseException) for item in listed):
-        raise TypeError(
-            f"not_done of step {function.__name__} takes exception classes, not {not_done!r}"
-        )
+        raise TypeError(f"not_done of step {called} takes exception classes, not {not_done!r}")
     if in_doubt not in (None, "abort", "park"):
-        raise TypeError(
-            f"in_doubt of step {function.__name__} takes 'abort' or 'park', not {in_doubt!r}"
-        )
+        raise TypeError(f"in_doubt of step {called} takes 'abort' or 'park', not {in_doubt!r}")
     shown = name or str(getattr(function, "__qualname__", repr(function)))
-    return Step(StepSpec(function, shown, not_done=listed, in_doubt=in_doubt, **options), function)
+    spec = StepSpec(
+        function, shown, not_done=listed, in_doubt=in_doubt, retrying=retrying, **options
+    )
+    return Step(spec, function)

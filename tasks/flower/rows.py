@@ -17,6 +17,7 @@ from celery_commander.engine import Entry, Event, RunHistory, RunState, State
 FACTS: Final = (
     "task", "namespace", "attempt", "holder", "step", "kind", "name", "undo", "outcome", "reason",
     "death", "due", "sent", "generation", "in_doubt", "owed", "final", "resolve", "retry_in_doubt",
+    "tries", "acted",
 )  # fmt: skip
 """Fields of events that say what was done, with which part of the program; never with what."""
 

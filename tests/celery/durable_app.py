@@ -20,7 +20,16 @@ from typing import Any
 from celery import Celery, Task, signals
 
 from celery_commander.engine import NewEvent
-from celery_commander.tasks import BusMessage, Commander, NotDone, Undo, Unknown, current_run, step
+from celery_commander.tasks import (
+    BusMessage,
+    Commander,
+    NotDone,
+    StepTimeout,
+    Undo,
+    Unknown,
+    current_run,
+    step,
+)
 from tests.kit import arm
 
 
@@ -147,6 +156,17 @@ def define_tasks(app: Celery, witness: Witness) -> None:
     @step(compensate=undo, resolve=asked)
     def act_asked(name: str, who: str) -> str:
         return witness.act(name, who)
+
+    @step(retries=3, retry_on=(StepTimeout, Refused), backoff=0.2, timeout=0.5)
+    def act_in_time(name: str, who: str) -> str:
+        if witness.count("begin", name, who) == 1:
+            witness.mark("begin", name, who)
+            raise Refused(name)
+        return witness.act(name, who)
+
+    @task(name="flow_in_time", durable=True)
+    def flow_in_time(who: str) -> str:
+        return act_in_time("one", who)
 
     @task(name="flow", durable=True)
     def flow(who: str) -> list[str]:

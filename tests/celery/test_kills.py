@@ -35,6 +35,28 @@ def test_a_killed_child_is_noticed_and_its_run_resumes_at_the_step_in_hand(
     assert deployment.wait_result(run_id).state == "SUCCESS"
 
 
+def test_tries_of_a_step_go_on_in_another_process_where_the_killed_one_had_come_to(
+    deployment: Deployment,
+) -> None:
+    """The first try takes too long, the second is refused; the child is killed between the second and the third."""
+    gate = deployment.witness.hold("one")
+    point = CrashPoint("step.try_failed", nth=2, directory=deployment.directory)
+    worker = deployment.worker(concurrency=1, env=point.environment())
+    run_id = deployment.send("flow_in_time", "ann")
+    wait_until(lambda: "step.try_failed" in deployment.types(run_id), what="the first try's end")
+    gate.unlink()
+
+    (state,) = deployment.wait_ended(run_id)
+    assert (state.state, state.attempt) == (State.COMMITTED, 2)
+    assert point.fired
+    assert worker.running
+    entry = deployment.history(run_id).entries[0]
+    assert (entry.tries, entry.attempt) == (2, 3)
+    assert deployment.witness.count("begin", "one", "ann") == 3
+    assert deployment.did("ann")[0] == 1
+    assert deployment.wait_result(run_id).state == "SUCCESS"
+
+
 @pytest.mark.parametrize("task", ["flow", "flow_late"])
 def test_a_step_in_doubt_is_not_repeated_but_undone_with_all_before_it(
     deployment: Deployment, task: str

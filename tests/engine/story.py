@@ -108,6 +108,13 @@ def fitting(state: RunState | None, type: str) -> dict[str, Any]:
         "step.started": {"step": next_step, "kind": "step", "name": "charge", "attempt": 1},
         "step.completed": {"step": open_step, "result": 7},
         "step.failed": {"step": open_step, "exception": "declined", "owed": False},
+        "step.try_failed": {
+            "step": open_step,
+            "exception": "declined",
+            "tries": 1,
+            "acted": True,
+            "due": SOON,
+        },
         "checkpoint.saved": {
             "checkpoint": f"c-{state.n + 1 if state else 1}",
             "step": next_step,

@@ -85,6 +85,7 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
             **{type: after for type, after in WORKS.items() if type != "checkpoint.saved"},
             "step.completed": None,
             "step.failed": None,
+            "step.try_failed": None,
             "run.verifying": State.VERIFYING,
         },
     ),
