@@ -83,6 +83,7 @@ class RunHistory:
         False  # nothing is missing: its own numbers are dense, each token was announced
     )
     republished: int = 0  # requeued while PENDING, since it was last claimed
+    retries: int = 0  # how often its body has asked Celery for a retry
     undo_attempts: Mapping[int, int] = field(default_factory=dict)  # in this generation, by step
     checkpoints: tuple[Checkpoint, ...] = ()  # in the order of the log
     broken_seq: int = 0  # of the last event before which something is missing
@@ -169,6 +170,7 @@ class _Reading:
         self.checkpoints: list[Checkpoint] = []
         self.broken_seq = 0
         self.republished = 0
+        self.retries = 0
         self.undo_attempts: dict[int, int] = {}
 
     def take(self, event: Event) -> None:
@@ -195,6 +197,7 @@ class _Reading:
             voided=tuple(self.voided),
             complete=self.broken_seq == 0 and self.state is not None,
             republished=self.republished,
+            retries=self.retries,
             undo_attempts=self.undo_attempts,
             checkpoints=tuple(self.checkpoints),
             broken_seq=self.broken_seq,
@@ -221,6 +224,8 @@ class _Reading:
                 self.republished = 0
             case "run.requeued" if before is not None and before.state is State.PENDING:
                 self.republished += 1
+            case "run.paused":
+                self.retries += data.get("kind") == "retry"
             case "run.committed":
                 self.outcome = ("result", data.get("result"))
             case "run.aborted":

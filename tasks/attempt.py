@@ -41,7 +41,7 @@ from .errors import (
 )
 from .execution import Execution, StopRun, current_execution
 from .lost import running_threads
-from .message import of_context, of_created
+from .message import of_context, of_history
 from .ownership import Ownership
 from .publishing import publish_again
 
@@ -222,7 +222,7 @@ def _restart_or_park(execution: Execution, error: NonDeterministic) -> None:
         return
     _let_go(execution)
     try:
-        publish_again(execution.commander, of_created(execution.history.created))
+        publish_again(execution.commander, of_history(execution.history))
     except Exception as unsent:  # noqa: BLE001  # whatever the broker raises, the decision stands in the log
         logger.error(
             "The message of run %s was not sent, recovery will: %s", execution.run_id, unsent

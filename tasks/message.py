@@ -17,7 +17,7 @@ from celery.utils.time import maybe_make_aware
 from kombu.exceptions import EncodeError
 from kombu.utils import json as kombu_json
 
-from celery_commander.engine import UnrecordableValue, encode
+from celery_commander.engine import RunHistory, UnrecordableValue, encode
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -171,6 +171,12 @@ def of_created(created: Mapping[str, Any]) -> Message:
         queue=kept["queue"],
         options=kept["options"],
     )
+
+
+def of_history(history: RunHistory) -> Message:
+    """Return a run's message as it is sent once more: it counts the retries that its body has asked for."""
+    message = of_created(history.created)
+    return dataclasses.replace(message, headers={**message.headers, "retries": history.retries})
 
 
 def _body(message: Message) -> Any:

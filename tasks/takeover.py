@@ -38,7 +38,7 @@ from .announcing import announce
 from .checkpoints import named, valid_checkpoints
 from .gate import fork_gate
 from .losses import last_loss
-from .message import of_created
+from .message import of_history
 from .ownership import Ownership
 from .publishing import publish_again
 
@@ -223,7 +223,7 @@ def _publish(commander: Commander, taken: Taken) -> None:
 def _send(commander: Commander, taken: Taken) -> None:
     match taken.decision:
         case Requeue() | Republish() | Deliver():
-            publish_again(commander, of_created(taken.ownership.history.created))
+            publish_again(commander, of_history(taken.ownership.history))
         case Abort() | Compensate():
             commander.compensation.start(taken.ownership.run_id)
         case Skip() | Wait() | Park() | ParkVersion():

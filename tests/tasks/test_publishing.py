@@ -16,6 +16,7 @@ from celery_commander.engine import InvalidEvent, RunHistory, State, Unrecordabl
 from celery_commander.tasks import Commander
 from celery_commander.tasks.message import of_context, of_created
 from celery_commander.tasks.publishing import publish_again, publish_as_it_was
+from tests.tasks.bench import Bench
 
 
 def make_app(directory: Path, *, broker: str = "memory://", **settings: Any) -> Celery:
@@ -56,6 +57,23 @@ def waiting(app: Celery) -> list[Any]:
                 return taken
             message.ack()
             taken.append(message)
+
+
+def test_a_retry_whose_message_was_lost_is_sent_again_with_its_count(tmp_path: Path) -> None:
+    bench = Bench(make_app(tmp_path, pending_after_seconds=0), [])
+
+    def body(self: Any) -> int:
+        if self.request.retries < 2:
+            raise self.retry(countdown=0)
+        return int(self.request.retries)
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    assert bench.deliver(bench.run_id, retries=1)[0] == "RETRY"
+    waiting(bench.app)  # the broker has lost them all
+    assert bench.app.commander.bootstrapper.bootstrap().recovered == 1
+    (message,) = waiting(bench.app)
+    assert message.headers["retries"] == 2
+    assert bench.deliver(bench.run_id, retries=message.headers["retries"]) == ("SUCCESS", 2)
 
 
 def test_a_durable_task_is_registered_and_then_sent(tmp_path: Path) -> None:
