@@ -15,6 +15,7 @@ from .durable import DurableTask
 from .errors import (
     BodyExited,
     ForeignStore,
+    HistoryUnreadable,
     InvalidRoutingKey,
     KeyRefused,
     NestedUndo,
@@ -28,6 +29,7 @@ from .errors import (
 from .health import FleetHealth, document
 from .install import Commander
 from .recovery import Detail, RecoveryBootstrapper, RecoveryResult
+from .replaying import Replayed, Verdict, replay_history
 from .settings import TaskSettings
 from .steps import Step, Undo, step
 from .stuck import StuckUndo
@@ -47,6 +49,10 @@ __all__ = [
     "current_run",
     "register_type",
     "step",
+    # Replay
+    "Replayed",
+    "Verdict",
+    "replay_history",
     # Recovery
     "Detail",
     "RecoveryBootstrapper",
@@ -69,6 +75,7 @@ __all__ = [
     # Errors
     "BodyExited",
     "ForeignStore",
+    "HistoryUnreadable",
     "InvalidRoutingKey",
     "KeyRefused",
     "NestedUndo",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from celery_commander.engine import encode
+from celery_commander.engine import Entry, encode
 
 if TYPE_CHECKING:
     from .steps import StepSpec
@@ -40,3 +40,8 @@ class Call:
         if spec.undo is not None:
             told |= {"args": encode(list(self.args)), "kwargs": encode(self.kwargs)}
         return told
+
+
+def described(entry: Entry) -> str:
+    """Return how a record is named to people."""
+    return f"{entry.kind} {entry.name}"

@@ -18,6 +18,8 @@ from .steps import StepSpec, call, plain_key
 
 R = TypeVar("R")
 
+LONGEST_CHANGE_ID = 128
+
 
 class CurrentRun:
     """Answer for the run that goes on in this thread.
@@ -96,6 +98,33 @@ class CurrentRun:
         """Call a tool as a step: it may have effects, and `idempotency_key` is its key. It has no undo."""
         spec = StepSpec(function, _name(function), kind="tool")
         return call(spec, args, kwargs)  # type: ignore[no-any-return]  # the recorded value has the function's type
+
+    def patched(self, change_id: str) -> bool:
+        """Return whether this run takes the way that came with a change: `if current_run.patched("tax"): …`.
+
+        True where the run has not come past this point yet; that is recorded, and every later attempt takes the same
+        way. False in a run that came past it before the change, which so goes on as it began. One answer holds for an
+        id wherever it is asked in a run. Outside a run it is True.
+
+        A patch is retired in two steps. Once no unfinished run began before the change, the old way can go, while the
+        call stays and its answer is not looked at. Once no unfinished run has it recorded, the call can go too;
+        `commander replay --all --check` tells.
+
+        Raises:
+            RunStopped: it was called inside a step, or in another thread.
+            ValueError: the id is not text of 1 to 128 characters.
+
+        """
+        asked: object = change_id
+        if not isinstance(asked, str) or not 1 <= len(asked) <= LONGEST_CHANGE_ID:
+            raise ValueError(
+                f"a change's id is text of 1 to {LONGEST_CHANGE_ID} characters, not {change_id!r}"
+            )
+        execution = current_execution.get()
+        if execution is None:
+            refuse_lost_thread("patched()")
+            return True
+        return execution.patches.take(change_id)
 
     def checkpoint(self, state: Any, version: int = 1) -> None:
         """Save what the body needs to go on from here: its own state, plain data, at most `checkpoint_bytes` encoded.

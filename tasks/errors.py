@@ -12,6 +12,7 @@
     ├── BodyExited          a body called sys.exit()
     ├── VoidEvent           an event that would count for nothing was about to be written
     ├── UndoNotFound        a step's undo is not a task of this worker
+    ├── HistoryUnreadable   a run's history is archived, or an exported one is none
     ├── InvalidRoutingKey   the bus cannot carry or match that
     ├── UnreadableMessage   the bus brought something that is no message of ours
     ├── KeyRefused          a business key that cannot be one, or a task that can have none
@@ -100,6 +101,15 @@ class TimeoutNotPossible(CommanderError):
     def __init__(self, name: str) -> None:
         super().__init__(name)
         self.name = name
+
+
+class HistoryUnreadable(CommanderError):
+    """The history of {run_id} cannot be replayed here: {reason}."""
+
+    def __init__(self, run_id: str, reason: str) -> None:
+        super().__init__(run_id, reason)
+        self.run_id = run_id
+        self.reason = reason
 
 
 class InvalidRoutingKey(CommanderError):

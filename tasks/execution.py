@@ -30,7 +30,7 @@ from celery_commander.engine import (
 )
 
 from .answers import NotDone, Unknown
-from .calls import Call
+from .calls import Call, described
 from .checkpoints import Marks
 from .errors import (
     UNRECORDED,
@@ -41,6 +41,7 @@ from .errors import (
     record_exception,
 )
 from .ownership import Ownership
+from .patches import PATCHED, Patches
 from .retrying import LOOK_SECONDS, NO_TRIES, Done, Failed, Tries
 from .timeouts import limited, refuse_impossible
 from .usage import usage_of
@@ -77,6 +78,7 @@ class Execution(Ownership):
         self._on_doubt = {entry.step: (entry.name, entry.on_doubt) for entry in history.in_doubt}
         self.marks = Marks(self)
         self._position = self.marks.first_index
+        self.patches = Patches(self)
         self._stopped: Exception | None = None
 
     @property
@@ -132,6 +134,18 @@ class Execution(Ownership):
         if entry is not None:
             return decode(entry.value)
         place = {"step": index, "kind": kind, "name": name, "digest": digest, "meta": {}}
+        return self._record(place, produce)
+
+    def note_patch(self, index: int, change_id: str, *, is_recorded: bool) -> None:
+        """Take the place of a patch, and record it there unless an earlier attempt has."""
+        self._position = index + 1
+        if not is_recorded:
+            place = {"step": index, "kind": PATCHED, "name": change_id, "digest": None}
+            told = {**place, "meta": {}, "value": True}
+            self.append_or_stop("input.recorded", told, wait=False)
+
+    def _record(self, place: dict[str, Any], produce: Callable[[], Any]) -> Any:
+        name = place["name"]
         try:
             made = produce()
         except Exception as error:
@@ -140,7 +154,7 @@ class Execution(Ownership):
                 self.append_or_stop("input.recorded", raised, wait=False)
             raise
         value = self._encoded_or_stop(made, name)
-        if kind == "llm":
+        if place["kind"] == "llm":
             place["meta"] = usage_of(made)
         self.append_or_stop("input.recorded", {**place, "value": value}, wait=False)
         return decode(value)
@@ -159,7 +173,7 @@ class Execution(Ownership):
         left = [entry for index, entry in self.history.entries.items() if index >= self._position]
         if left:
             found = "the body returned"
-            raise self.stop(NonDeterministic(self.run_id, left[0].step, _described(left[0]), found))
+            raise self.stop(NonDeterministic(self.run_id, left[0].step, described(left[0]), found))
 
     def _refuse_if_over(self) -> None:
         if self._stopped is None and self.paused:
@@ -223,7 +237,7 @@ class Execution(Ownership):
             return entry
         same = (entry.kind, entry.name) == (kind, name)
         found = f"{kind} {name}{' with other arguments' if same else ''}"
-        raise self.stop(NonDeterministic(self.run_id, index, _described(entry), found))
+        raise self.stop(NonDeterministic(self.run_id, index, described(entry), found))
 
     def _perform(self, call: Call, after: Entry | None = None) -> Any:
         """Try a step until it returns, or has raised what ends it; `after` is what earlier attempts left."""
@@ -381,7 +395,3 @@ class Execution(Ownership):
             self.last_look()
         except UNRECORDED as error:
             raise self.stop(error) from error
-
-
-def _described(entry: Entry) -> str:
-    return f"{entry.kind} {entry.name}"

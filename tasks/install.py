@@ -33,6 +33,7 @@ from .ownership import Ownership
 from .pages import mount_in_flower
 from .publishing import install_sender
 from .recovery import RecoveryBootstrapper
+from .replaying import install_rehearsal
 from .schedule import install_schedule
 from .settings import Resolved, TaskSettings, check_overrides, resolve
 from .store import Store, open_store
@@ -85,6 +86,7 @@ class Commander:
         install_task_class(app)
         install_sender(app)
         install_keys(app)
+        install_rehearsal(app)
         register_tasks(app)
         install_worker(app)
         install_bus(app)

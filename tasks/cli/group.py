@@ -12,9 +12,11 @@ from .compact import compact
 from .dead import dead
 from .doctor import doctor
 from .health import health
+from .history import history
 from .output import UNREADABLE, exit_code_of, fail, no_right
 from .recover import recover
 from .repair import repair
+from .replay import replay
 from .runs import runs
 from .show import show
 from .snapshot import snapshot
@@ -47,6 +49,8 @@ commander.add_command(dead)
 commander.add_command(verify)
 commander.add_command(runs)
 commander.add_command(show)
+commander.add_command(history)
+commander.add_command(replay)
 commander.add_command(recover)
 commander.add_command(health)
 commander.add_command(doctor)
