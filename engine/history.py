@@ -87,6 +87,8 @@ class RunHistory:
     undo_attempts: Mapping[int, int] = field(default_factory=dict)  # in this generation, by step
     checkpoints: tuple[Checkpoint, ...] = ()  # in the order of the log
     broken_seq: int = 0  # of the last event before which something is missing
+    verifying: tuple[int, Any] | None = None
+    """Where the body ended and its result began to be verified: the next index, and the encoded result."""
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> RunHistory:
@@ -169,6 +171,7 @@ class _Reading:
         self.voided: list[tuple[Event, str]] = []
         self.checkpoints: list[Checkpoint] = []
         self.broken_seq = 0
+        self.verifying: tuple[int, Any] | None = None
         self.republished = 0
         self.retries = 0
         self.undo_attempts: dict[int, int] = {}
@@ -201,6 +204,7 @@ class _Reading:
             undo_attempts=self.undo_attempts,
             checkpoints=tuple(self.checkpoints),
             broken_seq=self.broken_seq,
+            verifying=self.verifying,
         )
 
     def _count(self, before: RunState | None, event: Event) -> None:
@@ -224,6 +228,8 @@ class _Reading:
                 self.republished = 0
             case "run.requeued" if before is not None and before.state is State.PENDING:
                 self.republished += 1
+            case "run.verifying" if self.state is not None:
+                self.verifying = (self.state.steps, data.get("result"))
             case "run.paused":
                 self.retries += data.get("kind") == "retry"
             case "run.committed":

@@ -25,6 +25,7 @@ from .errors import (
     StepTimeout,
     TimeoutNotPossible,
     UndoNotFound,
+    VerificationFailed,
 )
 from .health import FleetHealth, document
 from .install import Commander
@@ -86,4 +87,5 @@ __all__ = [
     "StepTimeout",
     "TimeoutNotPossible",
     "UndoNotFound",
+    "VerificationFailed",
 ]

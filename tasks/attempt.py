@@ -35,6 +35,7 @@ from .errors import (
     UNRECORDED,
     BodyExited,
     ForeignStore,
+    VerificationFailed,
     is_recordable_end,
     is_termination,
     record_exception,
@@ -44,6 +45,7 @@ from .lost import running_threads
 from .message import of_context, of_history
 from .ownership import Ownership
 from .publishing import publish_again
+from .verifying import conclude
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -105,8 +107,7 @@ def _execute(
     running_threads[threading.get_ident()] = execution.run_id
     try:
         result = task._commander_body(*args, **kwargs)
-        execution.settle_end()
-        return _commit(task, execution, result)
+        return _commit(task, execution, conclude(task, execution, result))
     except StopRun as stop:
         _end_stopped(execution, stop.error)
     except (Retry, Ignore, Reject) as control:
@@ -140,7 +141,9 @@ def _after_error(execution: Execution, error: Exception) -> Any:
         _end_stopped(
             execution, NonDeterministic(execution.run_id, execution.position, recorded, found)
         )
-    _abort(execution, error, "exception")
+    _abort(
+        execution, error, "verification" if isinstance(error, VerificationFailed) else "exception"
+    )
     raise error
 
 

@@ -16,6 +16,7 @@ from kombu.utils.imports import symbol_by_name
 from . import attempt, delivery
 from .direct import note_direct_call
 from .errors import RetryInsideStep
+from .verifying import prepare_check
 
 logger = logging.getLogger(__name__)
 
@@ -25,6 +26,8 @@ class CommanderTask(Task):
 
     abstract = True
     durable = False
+    verify: Any = None
+    """A function of the result; where it returns False or raises, the run is aborted and undone."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -70,6 +73,7 @@ def _make_durable(cls: type[Task]) -> None:
             raise RetryInsideStep(self.request.id)
         return below_retry(self, *args, **kwargs)
 
+    prepare_check(cls)
     cls.retry = retry
     cls.__call__, cls.on_success, cls.on_failure = call, on_success, on_failure
     cls._commander_body = body

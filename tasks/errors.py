@@ -13,6 +13,7 @@
     ├── VoidEvent           an event that would count for nothing was about to be written
     ├── UndoNotFound        a step's undo is not a task of this worker
     ├── HistoryUnreadable   a run's history is archived, or an exported one is none
+    ├── VerificationFailed  a task's own check refused what its body returned
     ├── InvalidRoutingKey   the bus cannot carry or match that
     ├── UnreadableMessage   the bus brought something that is no message of ours
     ├── KeyRefused          a business key that cannot be one, or a task that can have none
@@ -110,6 +111,15 @@ class HistoryUnreadable(CommanderError):
         super().__init__(run_id, reason)
         self.run_id = run_id
         self.reason = reason
+
+
+class VerificationFailed(CommanderError):
+    """The result of run {run_id} of task {task} was refused by the task's own check."""
+
+    def __init__(self, run_id: str, task: str) -> None:
+        super().__init__(run_id, task)
+        self.run_id = run_id
+        self.task = task
 
 
 class InvalidRoutingKey(CommanderError):

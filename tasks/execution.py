@@ -175,6 +175,10 @@ class Execution(Ownership):
             found = "the body returned"
             raise self.stop(NonDeterministic(self.run_id, left[0].step, described(left[0]), found))
 
+    def note_verifying(self, result: Any, *, is_known: bool) -> None:
+        """Record that the result is being verified; `is_known`: an earlier attempt came that far."""
+        self.append_or_stop("run.verifying", {"result": result}, wait=not is_known)
+
     def _refuse_if_over(self) -> None:
         if self._stopped is None and self.paused:
             reason = "self.retry() was called; the retry goes on with the run"
@@ -198,8 +202,7 @@ class Execution(Ownership):
 
     def _refuse_other_thread(self, what: str) -> None:
         if threading.get_ident() != self.thread_id:
-            reason = f"{what} was called outside the thread that runs the body"
-            raise RunStopped(self.run_id, reason)
+            raise RunStopped(self.run_id, f"{what} was called outside the body's thread")
 
     def _next(self) -> int:
         self._refuse_if_over()

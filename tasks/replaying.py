@@ -41,14 +41,15 @@ from .errors import HistoryUnreadable
 from .execution import Execution, StopRun, current_execution
 from .lost import running_threads
 from .message import of_history
+from .verifying import conclude
 
 if TYPE_CHECKING:
     from .install import Commander
 
 FORMAT: Final = "commander-history/1"
 
-TOLD_BY_THE_BODY: Final = "exception"
-"""The reason of an abort that the body itself brought about."""
+TOLD_BY_THE_BODY: Final = ("exception", "verification")
+"""The reasons of an abort that the body, or its check, brought about."""
 
 
 class Verdict(Enum):
@@ -135,6 +136,11 @@ class Rehearsal(Execution):
             digest = entry.digest  # what it was made with is the log's alone
         return super()._recorded(index, kind, name, digest)
 
+    def note_verifying(self, result: Any, *, is_known: bool) -> None:
+        """Go on where an earlier attempt did; end where none had come."""
+        if not is_known:
+            raise self.stop(_Ends("its result would be verified"))
+
     def _begin(self, call: Call, attempt: int) -> NoReturn:
         raise self.stop(_Ends(f"it would go on with {call.spec.kind} {call.spec.name}"))
 
@@ -199,8 +205,7 @@ def _perform(task: Task, rehearsal: Rehearsal) -> tuple[str, Any]:
     task.push_request(**context)
     try:
         result = task._commander_body(*args, **kwargs)
-        rehearsal.settle_end()
-        return "it returns", result
+        return "it returns", conclude(task, rehearsal, result)
     except (Retry, Ignore, Reject) as control:
         return f"it asks for {type(control).__name__.lower()}", control
     except Exception as error:  # the body's own
@@ -232,7 +237,7 @@ def _compare_end(rehearsal: Rehearsal, came_to: Any) -> None:
     if kind == "result":
         same = not isinstance(came_to, Exception) and encode(came_to, path="result") == recorded
         told = "the recorded result"
-    elif rehearsal.history.abort_reason == TOLD_BY_THE_BODY:
+    elif rehearsal.history.abort_reason in TOLD_BY_THE_BODY:
         raised = decode_exception(recorded)
         same = _named(came_to) == _named(raised)
         told = _named(raised)
