@@ -13,7 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from celery_commander.engine import CommanderError, EventSourcingEngine
+from celery_commander.engine import CommanderError, EventSourcingEngine, LogUnreadable
+from celery_commander.engine.files import Files
 
 from .forked import Forked
 from .histories import settings_in, tell
@@ -166,3 +167,10 @@ def test_a_strange_file_gets_nothing_and_holds_nobody_up(tmp_path: Path, name: s
         assert inside(outside) == {"treasure": TREASURE}, kind.__name__
         if path.is_dir() and not path.is_symlink() and (path / "kept").exists():
             assert (path / "kept").read_bytes() == TREASURE
+
+
+def test_only_a_regular_file_is_opened_to_be_read(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    for path in (tmp_path, tmp_path / "pipe", Path("/dev/null")):
+        with pytest.raises(LogUnreadable, match="regular file"):
+            Files().open_to_read(path)

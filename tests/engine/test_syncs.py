@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from datetime import UTC, datetime
 from pathlib import Path
@@ -46,6 +47,22 @@ def test_a_directory_is_on_disk_with_all_that_lead_to_it_whoever_made_them(
     assert synced[3:] == [tmp_path / "one" / "two"]
     Files().sync_way(tmp_path / "one" / "two" / "three")
     assert synced[4:7] == [tmp_path / "one" / "two", tmp_path / "one", tmp_path]
+
+
+def test_a_way_that_may_not_be_read_is_passed_over_and_one_that_fails_is_told(
+    tmp_path: Path,
+) -> None:
+    class Refusing(Files):
+        error = errno.EACCES
+
+        def sync_directory(self, path: Path) -> None:
+            raise OSError(self.error, os.strerror(self.error))
+
+    files = Refusing()
+    files.sync_way(tmp_path / "file")
+    files.error = errno.EIO
+    with pytest.raises(OSError, match="Input/output"):
+        files.sync_way(tmp_path / "file")
 
 
 def test_a_directory_that_another_makes_in_that_moment_is_taken(tmp_path: Path) -> None:

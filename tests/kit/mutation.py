@@ -50,6 +50,11 @@ TESTS = (
     "tests/engine/test_index_rows.py",
     "tests/engine/test_snapshots*.py",
     "tests/engine/test_compaction.py",
+    "tests/engine/test_archive.py",
+    "tests/engine/test_fences_raced.py",
+    "tests/engine/test_strange_files.py",
+    "tests/engine/test_streaming.py",
+    "tests/engine/test_hostile_bytes.py",
     "tests/engine/test_places.py",
     "tests/crash/test_*.py",
 )
