@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from celery_commander.engine import CompactionRefused, EventSourcingEngine, IntegrityReport, Status
+from celery_commander.engine import CompactionRefused, IntegrityReport, Status
 from celery_commander.engine.archive import alone, prune
 from celery_commander.engine.compaction import compact
 from celery_commander.engine.files import Files
