@@ -29,6 +29,7 @@ from .errors import (
 )
 from .health import FleetHealth, document
 from .install import Commander
+from .quiet import QuietReplay
 from .recovery import Detail, RecoveryBootstrapper, RecoveryResult
 from .replaying import Replayed, Verdict, replay_history
 from .settings import TaskSettings
@@ -51,6 +52,7 @@ __all__ = [
     "register_type",
     "step",
     # Replay
+    "QuietReplay",
     "Replayed",
     "Verdict",
     "replay_history",

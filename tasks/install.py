@@ -32,6 +32,7 @@ from .owed import Owed
 from .ownership import Ownership
 from .pages import mount_in_flower
 from .publishing import install_sender
+from .quiet import install_quiet
 from .recovery import RecoveryBootstrapper
 from .replaying import install_rehearsal
 from .schedule import install_schedule
@@ -94,6 +95,7 @@ class Commander:
         register_maintenance(app)
         install_schedule(app)
         install_observation(app)
+        install_quiet(self)
         _commanders.add(self)
 
     @property

@@ -60,7 +60,7 @@ _COUNTS: Mapping[str, tuple[int, int | None]] = {
     "observe_queue_events": (1, None),
     "observe_batch_events": (1, None),
 }
-_SWITCHES = ("force_abort", "bus", "schedule")
+_SWITCHES = ("force_abort", "bus", "schedule", "silence_replay")
 _NAMES = ("namespace", "queue")
 LONGEST_NAME = 200
 """A queue's name has at most 255 bytes on RabbitMQ, and ours stand in the names of more than queues."""
@@ -87,6 +87,8 @@ class TaskSettings:
     """What becomes of a run with a step in doubt that says nothing itself: `abort` undoes it, `park` asks a person."""
     force_abort: bool = False
     """Recovery aborts and undoes everything that it finds, replays nothing; meant for test systems."""
+    silence_replay: bool = False
+    """Keep what a body logs while it is replayed out of the handlers that Celery sets up; its first run logged it."""
     watch_seconds: float = 0.5
     """The time between two looks for owners that died."""
     undo_retries: int = 5
