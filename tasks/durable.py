@@ -16,6 +16,7 @@ from kombu.utils.imports import symbol_by_name
 from . import attempt, delivery
 from .direct import note_direct_call
 from .errors import RetryInsideStep
+from .publishing import refuse_replacement
 from .verifying import prepare_check
 
 logger = logging.getLogger(__name__)
@@ -38,7 +39,7 @@ class CommanderTask(Task):
 def _make_durable(cls: type[Task]) -> None:
     """Lay the run around what `cls` would call by itself."""
     below_call = _next_call(cls)
-    below_success, below_failure, below_retry = cls.on_success, cls.on_failure, cls.retry
+    below_success, below_failure = cls.on_success, cls.on_failure
 
     def body(self: Task, *args: Any, **kwargs: Any) -> Any:
         return (
@@ -68,17 +69,29 @@ def _make_durable(cls: type[Task]) -> None:
         delivery.told(self.app.commander, task_id, failure=exc)
         return below_failure(self, exc, task_id, args, kwargs, einfo)
 
+    prepare_check(cls)
+    _refuse_wrong_sends(cls)
+    cls.__call__, cls.on_success, cls.on_failure = call, on_success, on_failure
+    cls._commander_body = body
+    cls.Request = "celery_commander.tasks.request:DurableRequest"
+    cls._commander_strategy, cls.Strategy = cls.Strategy, "celery_commander.tasks.foreign:strategy"
+
+
+def _refuse_wrong_sends(cls: type[Task]) -> None:
+    """Have a body send itself, or what takes its place, only where that can be right."""
+    below_retry, below_replace = cls.retry, cls.replace
+
+    def replace(self: Task, sig: Any) -> Any:
+        if not (self.request.called_directly or self.request.is_eager):
+            refuse_replacement(self, sig)
+        return below_replace(self, sig)
+
     def retry(self: Task, *args: Any, **kwargs: Any) -> Any:
         if attempt.is_in_step():
             raise RetryInsideStep(self.request.id)
         return below_retry(self, *args, **kwargs)
 
-    prepare_check(cls)
-    cls.retry = retry
-    cls.__call__, cls.on_success, cls.on_failure = call, on_success, on_failure
-    cls._commander_body = body
-    cls.Request = "celery_commander.tasks.request:DurableRequest"
-    cls._commander_strategy, cls.Strategy = cls.Strategy, "celery_commander.tasks.foreign:strategy"
+    cls.retry, cls.replace = retry, replace
 
 
 def _next_call(cls: type[Task]) -> Callable[..., Any] | None:

@@ -12,7 +12,7 @@ from contextvars import ContextVar
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from celery import Celery
+from celery import Celery, Signature, Task, chord, group
 from celery.app.amqp import AMQP, task_message
 from kombu import Exchange, Queue
 from kombu.utils.imports import symbol_by_name
@@ -71,6 +71,28 @@ def is_durable(app: Celery, name: str) -> bool:
     """Return whether this process knows a durable task of that name."""
     known = app.tasks if app.finalized or app.autofinalize else app._tasks
     return hasattr(known.get(name), "_commander_body")
+
+
+def refuse_replacement(task: Task, sig: Signature) -> None:
+    """Return if a task may be replaced by a signature, whose last member then gets the task's own id.
+
+    Raises:
+        ReplaceNotSupported: that is a durable task; there is a run of this id already, and there is one only.
+
+    """
+    last = sig
+    while (inner := _last_of(last)) is not None:
+        last = inner
+    if is_durable(task.app, last.task):
+        raise ReplaceNotSupported(task.request.id, last.task)
+
+
+def _last_of(sig: Signature) -> Signature | None:
+    """Return the member of a canvas that is to give its result; None for one task, and for a group, which has none."""
+    if isinstance(sig, chord):
+        return sig.body
+    tasks = getattr(sig, "tasks", None)
+    return tasks[-1] if tasks and not isinstance(sig, group) else None
 
 
 def publish_again(commander: Commander, message: Message) -> None:

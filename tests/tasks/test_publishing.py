@@ -13,7 +13,7 @@ from celery import Celery, chain, chord
 from kombu.exceptions import OperationalError
 
 from celery_commander.engine import InvalidEvent, RunHistory, State, UnrecordableValue
-from celery_commander.tasks import Commander
+from celery_commander.tasks import Commander, ReplaceNotSupported
 from celery_commander.tasks.message import of_context, of_created
 from celery_commander.tasks.publishing import publish_again, publish_as_it_was
 from tests.tasks.bench import Bench
@@ -57,6 +57,40 @@ def waiting(app: Celery) -> list[Any]:
                 return taken
             message.ack()
             taken.append(message)
+
+
+@pytest.mark.parametrize("last", ["work", "chain", "chord", "chain of a chord"])
+def test_a_replacement_that_would_need_a_second_run_of_one_id_is_refused_before_anything_is_sent(
+    tmp_path: Path, last: str
+) -> None:
+    app = make_app(tmp_path)
+    bench = Bench(app, [])
+    work, plain = app.tasks["work"], app.tasks["plain"]
+    sigs = {
+        "work": work.s(1),
+        "chain": chain(plain.s(), work.s()),
+        "chord": chord([plain.s(), plain.s()], work.s()),
+        "chain of a chord": chain(plain.s(), chord([plain.s()], work.s())),
+    }
+
+    def body(self: Any) -> None:
+        raise self.replace(sigs[last])
+
+    assert isinstance(bench.run(body, bind=True)[1], ReplaceNotSupported)
+    assert [message.headers["task"] for message in waiting(app)] == ["body"]
+
+
+def test_a_plain_task_or_a_group_may_take_a_durable_tasks_place(tmp_path: Path) -> None:
+    app = make_app(tmp_path)
+    bench = Bench(app, [])
+    work, plain = app.tasks["work"], app.tasks["plain"]
+
+    def body(self: Any) -> None:
+        raise self.replace(chain(work.s(1), plain.s()))
+
+    assert bench.run(body, bind=True)[0] == "IGNORED"
+    assert [message.headers["task"] for message in waiting(app)] == ["body", "work"]
+    assert bench.state() is State.COMMITTED
 
 
 def test_a_retry_whose_message_was_lost_is_sent_again_with_its_count(tmp_path: Path) -> None:
