@@ -51,6 +51,7 @@ TESTS = (
     "tests/engine/test_snapshots*.py",
     "tests/engine/test_compaction.py",
     "tests/engine/test_archive.py",
+    "tests/engine/test_checks.py",
     "tests/engine/test_fences_raced.py",
     "tests/engine/test_strange_files.py",
     "tests/engine/test_streaming.py",
