@@ -15,6 +15,7 @@ from .errors import RunStopped
 from .execution import Execution, current_execution
 from .lost import refuse_lost_thread
 from .steps import StepSpec, call, plain_key
+from .usage import whole
 
 R = TypeVar("R")
 
@@ -89,10 +90,19 @@ class CurrentRun:
         )
 
     def llm(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
-        """Return a model's answer, recorded with the token counts that it carries under `usage`."""
-        return self._input(
-            "llm", _name(function), lambda: function(*args, **kwargs), told=[list(args), kwargs]
+        """Return a model's answer, recorded whole: after a crash the model is not asked again.
+
+        Beside it stand the seconds that it took, the token counts that it carries under `usage`, and the provider's id
+        of the request. A streamed answer (an iterator) is recorded, and returned, as the list of its parts. What
+        cannot be recorded (a client library's own class) is refused by its place: return plain data, or register it.
+        """
+        answer: R = self._input(
+            "llm",
+            _name(function),
+            lambda: whole(function(*args, **kwargs)),
+            told=[list(args), kwargs],
         )
+        return answer
 
     def tool(self, function: Callable[..., R], /, *args: Any, **kwargs: Any) -> R:
         """Call a tool as a step: it may have effects, and `idempotency_key` is its key. It has no undo."""

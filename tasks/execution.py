@@ -44,7 +44,7 @@ from .ownership import Ownership
 from .patches import PATCHED, Patches
 from .retrying import LOOK_SECONDS, NO_TRIES, Done, Failed, Tries
 from .timeouts import limited, refuse_impossible
-from .usage import usage_of
+from .usage import meta_of
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -145,7 +145,7 @@ class Execution(Ownership):
             self.append_or_stop("input.recorded", told, wait=False)
 
     def _record(self, place: dict[str, Any], produce: Callable[[], Any]) -> Any:
-        name = place["name"]
+        name, began = place["name"], time.monotonic()
         try:
             made = produce()
         except Exception as error:
@@ -155,7 +155,7 @@ class Execution(Ownership):
             raise
         value = self._encoded_or_stop(made, name)
         if place["kind"] == "llm":
-            place["meta"] = usage_of(made)
+            place["meta"] = meta_of(made, time.monotonic() - began)
         self.append_or_stop("input.recorded", {**place, "value": value}, wait=False)
         return decode(value)
 
