@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import os
 import shutil
+from hashlib import sha256
 from pathlib import Path
 
 import pytest
@@ -24,7 +25,7 @@ from celery_commander.engine.wal.layout import Layout
 from celery_commander.engine.wal.poison import leave_mark
 
 from .ledgers import change
-from .logs import active, made_log, open_log
+from .logs import BOOT, active, made_log, open_log
 
 INDEX = "state/event-sourcing.wal.d/index.sqlite"
 
@@ -158,3 +159,31 @@ def test_nothing_is_left_in_the_directory_of_another_user(tmp_path: Path) -> Non
         assert len(log.history("r-0")) == 3
         log._log.index._hand_over()
     assert sorted(os.listdir(directory)) == before
+
+
+def test_a_line_without_its_end_is_no_event_although_its_hash_is_right(tmp_path: Path) -> None:
+    path = made_log(tmp_path)
+    with open_log(tmp_path) as log:
+        log.append("note", {"i": "last"})
+        os.truncate(path, path.stat().st_size - 1)  # the LF alone
+        with EventSourcingEngine.open(path, create=False, boot_id=BOOT) as onlooker:
+            reading = onlooker.outlines_from(None, frozenset())
+            with pytest.raises(LogCorrupt) as told:
+                list(reading)
+            assert told.value.seq == 7
+
+
+def test_a_chained_line_outside_the_grammar_is_corrupt_to_whoever_reads_it(tmp_path: Path) -> None:
+    path = made_log(tmp_path)
+    header, *lines = path.read_bytes().splitlines(keepends=True)
+    lines[3] = lines[3].replace(b"|note|", b"|no te|", 1)
+    previous, chained = lines[2][:64], lines[:3]
+    for line in lines[3:]:  # as anybody can who knows the format
+        previous = sha256(previous + line[64:-1]).hexdigest().encode()
+        chained.append(previous + line[64:])
+    path.write_bytes(header + b"".join(chained))
+    with (
+        EventSourcingEngine.open(active(tmp_path), create=False) as log,
+        pytest.raises(LogCorrupt, match="grammar"),
+    ):
+        list(log.outlines_from(None, frozenset()))
