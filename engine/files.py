@@ -22,6 +22,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from .errors import LogUnavailable, LogUnreadable
+from .greenlets import hub_threadpool
 from .refused import path_of, refused, told
 
 FILE_MODE = 0o600
@@ -239,6 +240,17 @@ class Files:
             fcntl.fcntl(fd, fcntl.F_FULLFSYNC)  # fsync there only reaches the drive's cache
         else:
             os.fdatasync(fd)
+
+    def sync_meanwhile(self, fd: int) -> None:
+        """Do the same; where greenlets share this thread, the others run on until the disk is done.
+
+        Only for what one of them does at a time: a greenlet must not find the signal mask as another left it.
+        """
+        pool = hub_threadpool()
+        if pool is None:
+            self.sync(fd)
+        else:
+            pool.apply(self.sync, (fd,))
 
     @told
     def sync_directory(self, path: Path) -> None:

@@ -164,7 +164,7 @@ class Durability:
         target = head.seq if head is not None else seq
         began = self._files.seconds()
         try:
-            self._files.sync(handles.log.fd)
+            self._files.sync_meanwhile(handles.log.fd)
         except OSError as error:
             known = promise.seq if promise else 0
             raise poison(self._session, handles, known, error) from error

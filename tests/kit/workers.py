@@ -161,7 +161,9 @@ def start_worker(
     """Start a worker and return at once; the caller owes it a ``close()``."""
     command = [
         *(sys.executable, "-m", "celery", "-A", app),
-        *("worker", "--pool", "prefork", "--concurrency", str(concurrency)),
+        # Celery patches the process for gevent by the first --pool that it sees.
+        *("worker", *(() if "--pool" in options else ("--pool", "prefork"))),
+        *("--concurrency", str(concurrency)),
         *("--hostname", f"{name}@%h", "--loglevel", "INFO", *options),
     ]
     log_path = _fresh_log(directory, name)
