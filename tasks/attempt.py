@@ -29,6 +29,7 @@ from celery_commander.engine import (
 )
 
 from . import delivery, refusal
+from .canvas_values import as_result
 from .checkpoints import named, restart_of
 from .claims import Claimed, Finished, Refused, claim
 from .errors import (
@@ -106,7 +107,7 @@ def _execute(
     token = current_execution.set(execution)
     running_threads[threading.get_ident()] = execution.run_id
     try:
-        result = task._commander_body(*args, **kwargs)
+        result = as_result(task._commander_body(*args, **kwargs))
         return _commit(task, execution, conclude(task, execution, result))
     except StopRun as stop:
         _end_stopped(execution, stop.error)

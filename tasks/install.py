@@ -21,6 +21,7 @@ from celery_commander.engine import (
 )
 
 from .bus import MessageBus, install_bus
+from .canvas_values import register_signatures
 from .compensation import CompensationBridge, register_tasks
 from .dead_letters import DeadLetters
 from .durable import install_task_class
@@ -41,6 +42,8 @@ from .store import Store, open_store
 from .subscriber import EventSourcingSubscriber
 from .task_signals import install_observation, remake_locks
 from .worker import Watcher, install_worker
+
+register_signatures()
 
 _commanders: weakref.WeakSet[Commander] = weakref.WeakSet()
 

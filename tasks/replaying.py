@@ -36,6 +36,7 @@ from celery_commander.engine import (
 )
 
 from .calls import Call
+from .canvas_values import as_result
 from .checkpoints import Marks
 from .errors import HistoryUnreadable
 from .execution import Execution, StopRun, current_execution
@@ -204,7 +205,7 @@ def _perform(task: Task, rehearsal: Rehearsal) -> tuple[str, Any]:
     running_threads[threading.get_ident()] = rehearsal.run_id
     task.push_request(**context)
     try:
-        result = task._commander_body(*args, **kwargs)
+        result = as_result(task._commander_body(*args, **kwargs))
         return "it returns", conclude(task, rehearsal, result)
     except (Retry, Ignore, Reject) as control:
         return f"it asks for {type(control).__name__.lower()}", control

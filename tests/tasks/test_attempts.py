@@ -3,16 +3,61 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from celery import chain, chord, group, signature
+from kombu.utils import json as kombu_json
 
 from celery_commander.engine import RecordedException, State
 from celery_commander.tasks import RunStopped, current_run, step
 from tests.tasks.bench import Bench
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda task: task.s(1),
+        lambda task: task.s(1) | task.s(2),
+        lambda task: group(task.s(1), group(task.s(2))),
+        lambda task: chord([task.s(1), task.s(2)], task.s(3)),
+        lambda task: chain(task.s(1), group(task.s(2), task.s(3)), task.s(4)),
+    ],
+    ids=["signature", "chain", "group", "chord", "chain of a group"],
+)
+def test_a_signature_that_a_body_returns_is_stored_as_celery_stores_it(
+    bench: Bench, make: Callable[..., Any]
+) -> None:
+    task = bench.task(lambda_free, name="other")
+
+    def body(self: Any) -> Any:
+        kept = current_run.record(lambda: make(task))
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return kept
+
+    assert bench.run(body, bind=True)[0] == "RETRY"
+    state, value = bench.deliver(bench.run_id, retries=1)
+    assert state == "SUCCESS"
+    assert type(value) is type(make(task))
+    as_sent = json.loads(kombu_json.dumps(make(task)))  # in a message a tuple is a list
+    assert json.loads(kombu_json.dumps(value)) == as_sent
+    assert signature(value, app=bench.app).delay().id
+
+
+def lambda_free(number: int = 0) -> int:
+    return number
+
+
+def test_a_handle_on_a_result_is_stored_by_its_ids(bench: Bench) -> None:
+    def body() -> Any:
+        return bench.app.AsyncResult("an-id", parent=bench.app.AsyncResult("its-parent"))
+
+    assert bench.run(body) == ("SUCCESS", (("an-id", (("its-parent", None), None)), None))
 
 
 def test_a_second_delivery_executes_nothing_and_tells_nothing(bench: Bench) -> None:
