@@ -2,7 +2,7 @@
 # The tools live in .venv. Linux, make, and Python 3.11 or newer are all that must be there.
 
 .DEFAULT_GOAL := help
-.PHONY: help install lint format types services test test-fast test-floors chaos demo bench-log bench-observe mutants clean
+.PHONY: help install lint format types services test test-fast test-floors chaos demo bench-log bench-observe mutants celery-suite clean
 .SUFFIXES:
 
 ROOMS := engine tasks beat
@@ -73,6 +73,9 @@ bench-observe: install  ## measure what observing plain tasks costs a worker, in
 
 mutants: install  ## delete each sync, lock and check of the log in turn; a test must notice (hours)
 	@$(BIN)/python -m tests.kit.mutation $(ARGS)
+
+celery-suite: install  ## Celery's own canvas and task tests, every task durable   [ARGS=--without: Celery alone]
+	@$(BIN)/python -m tests.kit.celery_suite $(ARGS)
 
 clean:  ## remove .venv and all that was built; the next command installs anew
 	rm -rf $(VENV) $(VENV)-floors build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache .hypothesis
