@@ -119,3 +119,26 @@ def test_what_is_fired_twice_at_one_instant_is_done_once(
 def fire_twice(deployment: Deployment, kind: str) -> list[Any]:
     task = deployment.app.tasks[f"celery_commander.{kind}"]
     return [task.delay(), task.delay()]
+
+
+def test_the_beat_inside_a_worker_writes_to_the_log_and_to_nothing_else(
+    deploy: Callable[..., Deployment], redis_url: str
+) -> None:
+    """See celery/celery#3029: the child of `worker -B` closes every descriptor, and the numbers are used again."""
+    deployment = deploy(redis_url, health_check_seconds=1, sweep_seconds=1)
+    schedule = deployment.directory / "schedule"
+    environment = {"COMMANDER_HEALTH_CHECK_SECONDS": "1"}
+    options = ["-B", "--schedule", str(schedule)]
+    worker = deployment.worker(env=environment, options=options, module="tests.celery.beat_app")
+
+    def sent_by_beat() -> int:
+        events = deployment.app.commander.engine.read_from(None)
+        return sum(event.type == "task.sent" for event in events)
+
+    wait_until(lambda: sent_by_beat() >= 2, what="two tasks that the inner beat has sent")
+    run_id = deployment.send("flow_safe", "ann")
+    deployment.wait_ended(run_id)
+    assert worker.running
+    assert deployment.app.commander.engine.verify_integrity().status.is_good
+    for path in deployment.directory.glob("schedule*"):
+        assert b"|task.sent|" not in path.read_bytes(), path

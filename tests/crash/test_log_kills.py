@@ -100,6 +100,7 @@ def test_a_repair_killed_at_any_call_is_finished_by_the_next_opener(tmp_path: Pa
 
 @pytest.mark.timeout(180)
 def test_eight_writers_of_whom_some_are_killed_make_one_chain(tmp_path: Path) -> None:
+    """See anthony-chaudhary/fak#5876: two writers read one head, and the chain became a tree."""
     path = tmp_path / "events.wal"
     seed = random.randrange(10**6)
     chance = random.Random(seed)

@@ -93,6 +93,7 @@ print(*outcomes)
 def test_a_full_disk_is_an_error_of_ours_and_forgotten_once_there_is_room(
     tmp_path: Path, name: str, unit: str, options: str, rooms: int
 ) -> None:
+    """See etcd-io/etcd#2819 and #3591: the disk filled up during a write, and repairing it needed space too."""
     told = on_small_disk(FULL, tmp_path / "disk", options, name, unit, str(rooms)).split()
     assert len(told) == rooms
     assert told[-1] == "done"

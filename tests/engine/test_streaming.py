@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 
 from celery_commander.engine import Event, EventSourcingEngine, Settings
 
+from .forked import Forked
 from .logs import made_log, open_log
 
 
@@ -105,3 +107,38 @@ def test_a_cancelled_stream_leaves_the_engine_usable(tmp_path: Path) -> None:
     with open_log(tmp_path) as log:
         asyncio.run(cancelled(log))
         assert log.append("note", {}).seq == 7
+
+
+def test_a_follower_counts_what_eight_writers_wrote_and_skips_none_that_came_late(
+    tmp_path: Path,
+) -> None:
+    """See akkadotnet/Akka.Persistence.MongoDB#296: a reader by position passed an event that was committed late."""
+    made_log(tmp_path)
+    writers, count = 8, 60
+
+    def write(child: Forked) -> None:
+        child.hear()
+        with open_log(tmp_path) as log:
+            for number in range(count):
+                log.append("note", {"i": number}, run_id=str(os.getpid()), wait=number % 3 == 0)
+
+    async def follow(log: EventSourcingEngine) -> list[int]:
+        seen: list[int] = []
+        async for event in log.stream_from(None, follow=True):
+            seen.append(event.seq)
+            if len(seen) == 6 + writers * count:
+                break
+        return seen
+
+    children = [Forked(write) for _ in range(writers)]
+    try:
+        with open_log(tmp_path) as log:
+            for child in children:
+                child.say("go")
+            seen = asyncio.run(asyncio.wait_for(follow(log), 120))
+            for child in children:
+                child.result()
+            assert seen == [event.seq for event in log.read_from(None)]
+    finally:
+        for child in children:
+            child.end()

@@ -79,6 +79,7 @@ def test_rearranged_lines_are_corruption_with_the_place(tmp_path: Path, attack: 
 
 
 def test_a_tail_dropped_at_a_line_is_told_only_by_who_knew_more(tmp_path: Path) -> None:
+    """See the review of selfpatch/ros2_medkit#487: no chain shows that its newest entries were cut."""
     path = made_log(tmp_path)
     cut(path, path.stat().st_size - len(lines_of(path)[-1]))
     assert verify_log(path).status is Status.OK_UNANCHORED

@@ -31,6 +31,8 @@ def close_everything_above_two() -> None:
 
 
 def test_closed_and_reused_descriptors_get_not_one_byte(tmp_path: Path) -> None:
+    """See celery/celery#3029: daemonising closed every descriptor, and the next write went to a stranger."""
+
     def daemonised(child: Forked) -> list[bytes]:
         with open_log(tmp_path) as log:
             log.append("note", {"i": "before"})

@@ -69,6 +69,7 @@ def struck_append(
 def test_an_exception_at_any_bytecode_leaves_the_log_usable_by_everybody(
     tmp_path: Path, wait: bool, error: type[BaseException]
 ) -> None:
+    """See celery/celery#1762 and #3914: the exception of a soft limit landed outside the body."""
     stride = 3 if error is SoftLimit else 11
     with open_log(tmp_path) as log, open_log(tmp_path) as other:
         log.append("warm", {}, wait=wait)

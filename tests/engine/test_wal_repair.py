@@ -26,6 +26,7 @@ from .logs import (
 
 
 def test_a_last_frame_cut_at_any_byte_is_set_aside_after_a_power_cut(tmp_path: Path) -> None:
+    """See etcd-io/etcd#5230 and #11488: half a record at the end, and the server refused to start."""
     path = made_log(tmp_path)
     whole = path.read_bytes()
     last = lines_of(path)[-1]

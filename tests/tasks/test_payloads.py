@@ -14,7 +14,7 @@ from zoneinfo import ZoneInfo
 
 import pytest
 
-from celery_commander.engine import State, UnrecordableValue
+from celery_commander.engine import InvalidEvent, State, UnrecordableValue
 from celery_commander.tasks import step
 from tests.tasks.bench import Bench, make_bench
 
@@ -136,3 +136,22 @@ def test_a_named_argument_is_refused_by_its_name(bench: Bench) -> None:
         task.apply_async(kwargs={"order": {"tags": {1, 2}}})
 
     assert refused.value.path == "kwargs['order']['tags']"
+
+
+def test_an_argument_of_megabytes_is_refused_before_it_is_sent_and_nothing_of_it_is_kept(
+    bench: Bench,
+) -> None:
+    """See celery/celery#5000: messages of many megabytes, and workers that ran out of memory."""
+    task = bench.task(echo, name="echo")
+    size = bench.app.commander.engine.path.stat().st_size
+    with pytest.raises(InvalidEvent, match="bytes"):
+        task.delay("x" * (5 * 1024 * 1024))
+    assert bench.app.commander.engine.path.stat().st_size == size
+    run_id = task.delay("y" * 500_000).id  # it fits: it stands in the log once
+    lines = bench.app.commander.engine.path.read_bytes()
+    assert lines.count(b"y" * 400_000) == 1
+    assert bench.deliver(run_id)[0] == "SUCCESS"
+
+
+def echo(text: str) -> int:
+    return len(text)
