@@ -20,7 +20,7 @@ import subprocess
 import sys
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -62,6 +62,35 @@ TESTS = (
 TRACERS = ("test_wal_interrupted.py", "test_wal_no_memory.py")  # they trace, or count, themselves
 FIRST_SECONDS = 40.0  # of tests that execute the statement, before all are run
 LIMIT_SECONDS = 420
+PAGE = """\
+# What a test notices
+
+`make mutants` deletes each sync, lock and check of the log, one at a time, and runs the log's tests on what is left.
+The first test that fails has noticed; its path is below `tests/`. This page is made from its results:
+`python -m tests.kit.mutation --table results.json`.
+
+{}.
+"""
+EXPLAINED = {
+    (
+        "engine/snapshot_file.py",
+        "len(previous) != HASH_BYTES",
+    ): "such a line does not verify either",
+    (
+        "engine/snapshots.py",
+        "before == (self._changed_at(), self._log.reader.numbers()[0])",
+    ): "the same is raised after half a second of looking again",
+    (
+        "engine/wal/append.py",
+        "self._refuse_fenced(drafts)",
+    ): "this look is without the lock; those under it decide, and are noticed",
+    ("engine/wal/index.py", "self._claim.is_mine()"): "the lock's bound refuses it, later",
+    (
+        "engine/wal/index.py",
+        "not self._store.holds_anything()",
+    ): "the log is looked through once more, and the same is raised",
+}
+"""Why a statement may go unnoticed: the first of its text in its file."""
 SYNCS = frozenset(("sync", "sync_meanwhile", "_sync", "sync_directory", "fsync", "fdatasync"))
 UNLOCKS = frozenset(("unlock",))
 LOCKS = frozenset(("try_lock",))
@@ -276,9 +305,25 @@ def main() -> int:
         print(f"{word} {mutant.kind:<6} {place}  {mutant.text}  [{noticed}]", flush=True)
         if arguments.json:
             arguments.json.write_text(json.dumps(rows, indent=1), encoding="utf-8")
-    survived = sum(not row["noticed"] for row in rows)
-    print(f"{len(rows)} mutants, {len(rows) - survived} noticed, {survived} survived")
-    return 1 if survived else 0
+    print(totals(rows))
+    return 0 if all(row["noticed"] or reason_of(row) for row in rows) else 1
+
+
+def reason_of(row: Mapping[str, Any]) -> str | None:
+    """Return why a mutant may survive, None when it may not."""
+    return EXPLAINED.get((row["path"], row["text"])) if row["nth"] == 0 else None
+
+
+def totals(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Return how many mutants there are, of each kind, and what became of them."""
+    kinds = Counter(row["kind"] for row in rows)
+    left = [row for row in rows if not row["noticed"]]
+    explained = sum(reason_of(row) is not None for row in left)
+    told = ", ".join(f"{number} {kind}s" for kind, number in sorted(kinds.items()))
+    return (
+        f"{len(rows)} mutants ({told}): {len(rows) - len(left)} noticed, {explained} explained,"
+        f" {len(left) - explained} survived"
+    )
 
 
 def known_rows(path: Path | None) -> list[dict[str, Any]]:
@@ -291,11 +336,16 @@ def known_rows(path: Path | None) -> list[dict[str, Any]]:
 
 def table(rows: Sequence[dict[str, Any]]) -> str:
     """Return the results as a page: by file, what was deleted, and which test noticed."""
-    told = ["| file | kind | deleted | noticed by |", "|---|---|---|---|"]
+    told = [
+        PAGE.format(totals(rows)),
+        "| file | kind | deleted | noticed by |",
+        "|---|---|---|---|",
+    ]
     for row in sorted(rows, key=lambda row: (row["path"], row["line"])):
-        test = row["noticed"].removeprefix("tests/").split("[")[0] or "**nobody**"
+        test = row["noticed"].removeprefix("tests/").split("[")[0]
+        who = f"`{test}`" if test else f"nobody: {reason_of(row) or 'A TEST IS MISSING'}"
         text = row["text"].replace("|", "\\|")
-        told.append(f"| `{row['path']}` | {row['kind']} | `{text}` | `{test}` |")
+        told.append(f"| `{row['path']}` | {row['kind']} | `{text}` | {who} |")
     return "\n".join(told)
 
 
