@@ -7,7 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from celery_commander.engine import EventSourcingEngine, LogCorrupt, LogMoved
+from celery_commander.engine import EventSourcingEngine, LogCorrupt, LogMoved, LogUnavailable
+from celery_commander.engine.files import Files
+from celery_commander.engine.wal.layout import Layout
+from celery_commander.engine.wal.segments import active_first_seq
 
 from .logs import active, lines_of, made_log, open_log, segmented
 
@@ -105,3 +108,10 @@ def test_a_sealed_file_that_is_listed_and_not_there_is_said_to_be_gone(tmp_path:
             list(log.read_from(None))
         with pytest.raises(LogMoved, match="is gone"):
             log._log.reader._start_of_file(999)
+
+
+def test_an_active_file_without_a_header_is_no_place_to_count_from(tmp_path: Path) -> None:
+    path = made_log(tmp_path)
+    path.write_bytes(b"something else\n")
+    with pytest.raises(LogUnavailable, match="no header"):
+        active_first_seq(Layout.of(path), Files())

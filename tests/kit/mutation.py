@@ -52,6 +52,8 @@ TESTS = (
     "tests/engine/test_compaction.py",
     "tests/engine/test_archive.py",
     "tests/engine/test_checks.py",
+    "tests/engine/test_reader_checks.py",
+    "tests/engine/test_greenlets.py",
     "tests/engine/test_fences_raced.py",
     "tests/engine/test_strange_files.py",
     "tests/engine/test_streaming.py",
