@@ -59,9 +59,10 @@ def test_tries_of_a_step_go_on_in_another_process_where_the_killed_one_had_come_
 
 @pytest.mark.parametrize("task", ["flow", "flow_late"])
 def test_a_step_in_doubt_is_not_repeated_but_undone_with_all_before_it(
-    deployment: Deployment, task: str
+    deploy: Callable[..., Deployment], task: str
 ) -> None:
     """Whether the message was acknowledged early or late decides nothing; see celery/celery issue 1628."""
+    deployment = deploy(pending_after_seconds=120)  # nothing here waits for a lost message
     deployment.witness.hold("two")
     worker = deployment.worker(concurrency=1)
     run_id = deployment.send(task, "ann")

@@ -147,7 +147,10 @@ def test_a_run_leads_to_flowers_own_page_when_flower_saw_it(
 ) -> None:
     run_id = past.deployment.send("tiny", 1000)
     past.deployment.wait_ended(run_id)
-    wait_until(lambda: flower.get(f"/task/{run_id}").status == 200, what="Flower to see the task")
+    wait_until(
+        lambda: "SUCCESS, as Flower saw it" in flower.get(f"/durable-run/{run_id}").text,
+        what="Flower to see the task's end",
+    )
     browser.open(f"{flower.url}/durable-run/{run_id}")
     browser.click("SUCCESS, as Flower saw it")
     assert browser.script("return location.pathname") == f"/task/{run_id}"
