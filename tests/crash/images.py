@@ -5,7 +5,7 @@ An image is one legal choice from that:
 - each name stands at any moment since its directory was synced, apart from all others; only a rename never loses the
   file: the old name goes not before the new one has come
 - each file has any of its sizes since its last sync, and each sector of 512 bytes any of its contents, apart from all
-  others; a sector that was never on disk may be zeros, noise, or what another file left there
+  others; a sector that was never on disk may be zeros, noise, or what another file had left there before
 
 That is harsher than ext4, xfs or btrfs are known to be: what survives here, survives there. Databases of SQLite, the
 ring of latencies and the note of the last verification do not go through ``Files``; they are copied or left out.
@@ -132,10 +132,21 @@ def _sector(disk: Disk, versions: list[Version], choice: Choice, at: int) -> byt
     if kind == 0:
         return chance.randbytes(SECTOR_BYTES)
     if kind == 1:
-        other = chance.choice(list(disk.inodes.values())).data
+        other = _before(chance.choice(list(disk.inodes.values())), _first(versions, at))
         start = SECTOR_BYTES * chance.randrange(len(other) // SECTOR_BYTES + 1)
         return other[start : start + SECTOR_BYTES].ljust(SECTOR_BYTES, b"\0")
     return bytes(SECTOR_BYTES)
+
+
+def _first(versions: list[Version], at: int) -> int:
+    """Return the moment at which a file came to have this sector."""
+    return next(version.at for version in versions if len(version.data) > at)
+
+
+def _before(inode: Inode, moment: int) -> bytes:
+    """Return what a file held before a moment: what is left in a sector was there when the sector was given away."""
+    held = [version.data for version in inode.versions if version.at < moment]
+    return held[-1] if held else b""
 
 
 def choices(disk: Disk, chance: random.Random, torn: int) -> Iterator[Choice]:
