@@ -99,6 +99,7 @@ from .snapshots import Snapshot
 from .states import Checkpoint
 from .values import decode, digest, encode, register_type
 from .verify import verify_log
+from .wal.broken import LogBroken
 
 __all__ = [
     # the log
@@ -212,6 +213,7 @@ __all__ = [
     "InvalidEvent",
     "LeaseLost",
     "LockTimeout",
+    "LogBroken",
     "LogCompacted",
     "LogCorrupt",
     "LogError",

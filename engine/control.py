@@ -3,7 +3,7 @@
 The file has two slots in sectors of their own, each with its own checksum. The append slot is
 written under ``append.lock``: last seq, its hash, which file is the active one, its size, the last
 timestamp, up to which seq one must have looked to know every fence. The sync slot is written under
-``sync.lock``: the highest seq that is on disk, and whether a sync ever failed.
+``sync.lock``: the highest seq that is on disk, whether a sync ever failed, whether a break was found.
 
 It is never synced and needs no sync: after a power cut it is of another boot, which makes it
 void, and the head is derived from the log itself. While the boot lasts the page cache keeps it,
@@ -25,8 +25,9 @@ SLOT_BYTES = 512
 CONTROL_BYTES = 2 * SLOT_BYTES
 
 _HEAD = struct.Struct(">Q64sQ27sQQ??")
-_PROMISE = struct.Struct(">Q?")
+_PROMISE = struct.Struct(">QB")
 _CRC = struct.Struct(">I")
+_POISONED, _BROKEN = 1, 2
 _TORN_READS_MAX = 50
 
 T = TypeVar("T")
@@ -51,10 +52,23 @@ class Head(NamedTuple):
 
 
 class Promise(NamedTuple):
-    """Say up to which seq the log is on disk, and whether a failed sync ended all promises."""
+    """Say up to which seq the log is on disk, and what stops everybody.
+
+    ``poisoned``: a failed sync ended all promises. ``broken``: what was on disk does not verify.
+    """
 
     seq: int
     poisoned: bool = False
+    broken: bool = False
+
+    @classmethod
+    def of(cls, seq: int, flags: int) -> Promise:
+        """Read it from the numbers that `packed` makes; who knows no break takes one for a poisoning, and stops too."""
+        return cls(seq, bool(flags & _POISONED), bool(flags & _BROKEN))
+
+    def packed(self) -> bytes:
+        """Return it as it stands in the slot."""
+        return _PROMISE.pack(self.seq, _POISONED * self.poisoned | _BROKEN * self.broken)
 
 
 EMPTY = Head(0, GENESIS, 0, b"0001-01-01T00:00:00.000000Z", 0, 1)
@@ -77,7 +91,7 @@ class Control:
     def read(self) -> tuple[Head | None, Promise | None]:
         """Return both slots; None for one that is missing, torn, or of another boot or log."""
         data = self._files.read(self._fd, CONTROL_BYTES, 0)
-        return self._heads.unpack(data, Head), self._promises.unpack(data, Promise)
+        return self._heads.unpack(data, Head), self._promises.unpack(data, Promise.of)
 
     def read_settled(self) -> tuple[Head | None, Promise | None]:
         """Return both slots without holding a lock: a slot caught while it is being written is read again."""
@@ -98,7 +112,7 @@ class Control:
 
     def publish_promise(self, promise: Promise) -> None:
         """Tell every process how far the log is on disk; only under ``sync.lock``."""
-        self._promises.write(promise, _PROMISE.pack(*promise))
+        self._promises.write(promise, promise.packed())
 
 
 class _Slot(Generic[T]):

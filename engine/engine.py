@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -11,9 +12,10 @@ from typing import Any, Self
 from .anchors import Anchor
 from .archive import alone, prune
 from .boot import read_boot_id
+from .breaks import Breaks
 from .compaction import CompactionReport, compact
 from .database import Database
-from .errors import LogCorrupt, LogUnavailable
+from .errors import LogCorrupt, LogError, LogUnavailable
 from .events import Event, NewEvent, Position
 from .files import Files
 from .health import EventSourcingHealth
@@ -28,7 +30,6 @@ from .snapshots import Snapshot, Snapshots
 from .states import RunState
 from .streaming import stream
 from .verified import Verification, last_verification, note_verification
-from .verify import verify_log
 from .wal import FileLog
 from .wal.mend import Mended
 
@@ -48,6 +49,7 @@ class EventSourcingEngine:
         self.settings = settings
         self.now = now
         self._health: EventSourcingHealth | None = None
+        self.breaks = Breaks(log, now)
         self._snapshots = Snapshots(log, settings, now)
         log.retain(self._snapshots)
 
@@ -220,29 +222,21 @@ class EventSourcingEngine:
         """Read the log and say whether it holds, and if not, where it breaks.
 
         The snapshots beside a good log are hashed too: one that is not what the log says is told then. Health reports
-        the last answer; an engine that was opened only for reading writes down none.
+        the last answer, and where it is a break that is found again, nobody appends any more until a person acts; an
+        engine that was opened only for reading writes down none and stops nobody.
 
         Args:
             after: go on from where an earlier verification ended; default from the beginning.
             anchors: what the log is known to have been.
         """
-        report = self._verify_log(after=after, anchors=anchors)
+        report = self.breaks.verify(after=after, anchors=anchors)
         if report.status.is_good:
             report = self._snapshots.judge(report)
         if self._writes:
             self.note_verified(report, whole=after is None)
+            with suppress(LogError, OSError):  # the next verification tries again
+                self.breaks.mark(report, anchors)
         return report
-
-    def _verify_log(
-        self, *, after: Verified | None = None, anchors: Sequence[Anchor] = ()
-    ) -> IntegrityReport:
-        return verify_log(
-            self.path,
-            published=self._log.reader.published,
-            log_id=self.log_id,
-            after=after,
-            anchors=anchors,
-        )
 
     def last_verification(self) -> Verification | None:
         """Return what the last one came to, in any process, or None; raises OSError and ValueError if it is unreadable.
@@ -335,7 +329,7 @@ class EventSourcingEngine:
             LockTimeout: somebody else takes a snapshot, or compacts.
             LogUnavailable: the log cannot take events now, or a file cannot be moved.
         """
-        verify = self._verify_log
+        verify = self.breaks.verify
         return compact(self._log, self._snapshots, self.settings, name=name, verify=verify)
 
     def archive_prune(self, days: float | None = None) -> int:

@@ -172,7 +172,7 @@ class Durability:
         promise = handles.control.read()[1]
         if promise is not None and promise.poisoned:  # by an append, which syncs without this lock
             return self._covers(promise, seq)
-        self.promise = Promise(max(target, promise.seq if promise else 0))
+        self.promise = (promise or NOTHING)._replace(seq=max(target, promise.seq if promise else 0))
         handles.control.publish_promise(self.promise)
         return target >= seq
 

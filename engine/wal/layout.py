@@ -83,6 +83,11 @@ class Layout:
         return self.directory / "POISONED"
 
     @property
+    def broken(self) -> Path:
+        """Return the mark that what was on disk does not verify."""
+        return self.directory / "BROKEN"
+
+    @property
     def latency(self) -> Path:
         """Return the ring of the latest write latencies."""
         return self.directory / "latency"

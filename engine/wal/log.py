@@ -19,15 +19,18 @@ from ..latency import LatencyRing
 from ..places import refuse_network
 from ..settings import Settings
 from .append import Appender
+from .broken import as_marked
 from .create import open_existing, open_or_create
 from .drafts import Draft, Written, draft
 from .durability import Durability, Flusher
 from .index import Index, Retained
 from .layout import Layout
+from .marker import Marker
 from .mend import Mended, Mender
 from .reader import Reader
 from .seal import Sealer
 from .session import Session
+from .standstill import Standstill
 
 
 class FileLog:
@@ -67,7 +70,7 @@ class FileLog:
             segment_seconds=settings.segment_seconds,
             lock_seconds=settings.lock_seconds,
         )
-        self._mender = Mender(
+        still = Standstill(
             self.layout,
             files,
             log_id=header.log_id,
@@ -75,6 +78,8 @@ class FileLog:
             now=now,
             lock_seconds=settings.lock_seconds,
         )
+        self._mender = Mender(still)
+        self.marker = Marker(still)
         self._files = files
         self.latency = LatencyRing(self.layout.latency, boot_id=boot_id, log_id=header.log_id)
         self._written = 0
@@ -168,7 +173,7 @@ class FileLog:
         """Raise what the next append would meet in the way of it, without a lock and without writing.
 
         Raises:
-            ForeignLog, LogMoved, LogPoisoned, LogUnavailable: see there.
+            ForeignLog, LogMoved, LogPoisoned, LogBroken, LogUnavailable: see there.
         """
         self._notice_fork()
         handles = self._session.handles()
@@ -176,6 +181,9 @@ class FileLog:
         poisoned = promise is not None and promise.poisoned
         if poisoned or self._files.exists(self.layout.poisoned):
             raise LogPoisoned(self.layout.active, "a sync failed, see POISONED beside it")
+        broken = promise is not None and promise.broken
+        if broken or self._files.exists(self.layout.broken):
+            raise as_marked(self._files, self.layout)
         if head is None or head.file != handles.file:
             return  # it is being sealed right now; the next append sees to it
         size = self._files.size(handles.log.fd)

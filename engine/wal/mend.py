@@ -21,32 +21,22 @@ and the next repair finds a fresh active file.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from datetime import datetime
-from pathlib import Path
 
 from ..chain import Header
 from ..control import Control, Head, Promise
 from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
 from ..events import NewEvent
-from ..files import Files, Opened
-from ..ids import new_event_id
-from .drafts import REPAIRED, SEALED, Draft, Written, draft
-from .layout import Layout
-from .locks import Patience
+from .drafts import REPAIRED, SEALED
 from .poison import leave_mark
 from .repair import Scan, facts_of, finish, scan, set_aside
 from .segments import LogFile, last_line, our_file, seals, start_of
+from .standstill import Chain, Standstill
 from .succession import digest_of, first_head
 
 BY_MAX = 200
 _MARK_BYTES_MAX = 512
-_NOTE_BYTES_MAX = 4096
 _COPY_BYTES = 1024 * 1024
-
-Chain = Callable[[Head, Sequence[Draft]], tuple[Written, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,22 +56,11 @@ class Mended:
 class Mender:
     """Repair one poisoned log; everybody else is kept out meanwhile."""
 
-    def __init__(
-        self,
-        layout: Layout,
-        files: Files,
-        *,
-        log_id: str,
-        boot_id: str,
-        now: Callable[[], datetime],
-        lock_seconds: float,
-    ) -> None:
-        self._layout = layout
-        self._files = files
-        self._log_id = log_id
-        self._boot_id = boot_id
-        self._now = now
-        self._lock_seconds = lock_seconds
+    def __init__(self, still: Standstill) -> None:
+        self._still = still
+        self._layout = still.layout
+        self._files = still.files
+        self._log_id = still.log_id
 
     def mend(self, by: str, chain: Chain) -> Mended | None:
         """Let the log go on; None when it is not poisoned. `by` is who answers for it.
@@ -96,21 +75,19 @@ class Mender:
             raise ValueError(f"say who answers for the repair, in 1 to {BY_MAX} characters")
         files, layout = self._files, self._layout
         try:
-            with ExitStack() as stack:
-                stack.enter_context(self._alone())
-                control_file = files.open(layout.control, os.O_RDWR)
-                stack.callback(control_file.close)
-                fd, boot_id, log_id = control_file.fd, self._boot_id, self._log_id
-                control = Control(files, fd, boot_id=boot_id, log_id=log_id)
+            with self._still.begun() as control:
                 promise = control.read()[1]
                 is_poisoned = promise is not None and promise.poisoned
                 if not is_poisoned and not files.exists(layout.poisoned):
                     return None
-                log = our_file(files, files.open(layout.active, os.O_RDWR, names_max=2), log_id)
-                stack.callback(log.close)
-                found = self._believed(log, promise)
-                leave_mark(files, layout, "a sync failed\n")
-                return self._mend(log, found, _Told(by, self._reason(), chain, control))
+                active = files.open(layout.active, os.O_RDWR, names_max=2)
+                log = our_file(files, active, self._log_id)
+                try:
+                    found = self._believed(log, promise)
+                    leave_mark(files, layout.poisoned, "a sync failed\n")
+                    return self._mend(log, found, _Told(by, self._reason(), chain, control))
+                finally:
+                    log.close()
         except OSError as error:
             reason = f"it cannot be repaired now: {error.strerror or error}"
             raise LogPoisoned(layout.active, reason) from error
@@ -131,13 +108,14 @@ class Mender:
             sealed.hash.decode("ascii"),
             digest,
         )
-        after = self._write_next(header, first_head(header, sealed), note, told.chain)
+        after = self._still.write_next(header, first_head(header, sealed), note, told.chain)
         files.make_directory(layout.segments)
         files.rename(layout.mended, layout.segment(log.header.first_seq))
         told.control.forget_head()
         files.rename(layout.newborn, layout.active)
         told.control.publish_head(after)
-        told.control.publish_promise(Promise(after.seq))
+        promise = told.control.read()[1]
+        told.control.publish_promise(Promise(after.seq, broken=bool(promise and promise.broken)))
         if name is not None:
             finish(files, layout, name)
         files.remove(layout.poisoned)
@@ -167,38 +145,14 @@ class Mender:
                 "last_seq": head.seq + 1,
                 "segment": log.header.segment,
             }
-            after, line = self._chained(NewEvent(SEALED, facts), head, chain)
-        with self._fresh(self._layout.mended) as copy:
+            after, line = self._still.chained(NewEvent(SEALED, facts), head, chain)
+        with self._still.fresh(self._layout.mended) as copy:
             for offset in range(0, head.size, _COPY_BYTES):
                 part = files.read(fd, min(_COPY_BYTES, head.size - offset), offset)
                 files.write_at(copy.fd, part, offset)
             files.write_at(copy.fd, line, head.size)
             files.sync(copy.fd)
             return after, digest_of(files, copy.fd, after.size)
-
-    def _write_next(self, header: Header, head: Head, note: NewEvent, chain: Chain) -> Head:
-        """Write and sync the file that the log goes on in; return where it ends."""
-        after, line = self._chained(note, head, chain)
-        with self._fresh(self._layout.newborn) as newborn:
-            self._files.write_at(newborn.fd, header.format() + line, 0)
-            self._files.sync(newborn.fd)
-        return after
-
-    def _chained(self, new: NewEvent, head: Head, chain: Chain) -> tuple[Head, bytes]:
-        id_ = new_event_id(self._now())
-        note = draft(new, id_, durable=head.seq, bytes_max=_NOTE_BYTES_MAX)
-        written, line = chain(head, [note])
-        return written.after, line
-
-    @contextmanager
-    def _fresh(self, path: Path) -> Iterator[Opened]:
-        """Open a file that is new, whatever a killed repair left under its name."""
-        self._files.remove(path)
-        opened = self._files.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-        try:
-            yield opened
-        finally:
-            opened.close()
 
     def _reason(self) -> str:
         """Return what the mark says of the sync that failed."""
@@ -211,19 +165,6 @@ class Mender:
         finally:
             mark.close()
         return " ".join(text.split()) or "a sync failed"
-
-    @contextmanager
-    def _alone(self) -> Iterator[None]:
-        """Hold every lock of the log, in the order in which sealing takes them."""
-        layout = self._layout
-        with ExitStack() as held:
-            for path in (layout.seal_lock, layout.sync_lock, layout.append_lock):
-                lock = self._files.open(path, os.O_RDWR | os.O_CREAT)
-                held.callback(lock.close)
-                patience = Patience(self._files, self._lock_seconds)
-                while not self._files.try_lock(lock.fd):
-                    patience.nap(lock, self._files.lock_holder)
-            yield
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,11 +8,11 @@ failed, and a file tells those who come later, also after a restart.
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 from ..control import Promise
 from ..errors import LogPoisoned, LogUnavailable
 from ..files import Files
-from .layout import Layout
 from .session import Handles, Session
 
 
@@ -24,25 +24,26 @@ def poison(session: Session, handles: Handles, durable: int, error: OSError) -> 
     reason = f"a sync failed: {error.strerror}"
     try:
         told = handles.control.read()[1]  # others may know of more, and what was promised stays so
-        durable = max(durable, told.seq if told is not None else 0)
-        handles.control.publish_promise(Promise(durable, poisoned=True))
+        told = told or Promise(0)
+        durable = max(durable, told.seq)
+        handles.control.publish_promise(Promise(durable, poisoned=True, broken=told.broken))
     except OSError:
         pass  # the file below says it too
     try:
         text = f"{reason}; event {durable} is the last known to be on disk\n"
-        leave_mark(session.files, session.layout, text)
+        leave_mark(session.files, session.layout.poisoned, text)
     except (OSError, LogUnavailable):
         pass  # a disk that takes no mark: `control` still stops this boot's writers
     return LogPoisoned(session.path, reason)
 
 
-def leave_mark(files: Files, layout: Layout, text: str) -> None:
+def leave_mark(files: Files, path: Path, text: str) -> None:
     """Write the mark that stops those who come later, or see that the one which is there is on disk."""
-    mark = files.open(layout.poisoned, os.O_RDWR | os.O_CREAT)
+    mark = files.open(path, os.O_RDWR | os.O_CREAT)
     try:
         if not files.size(mark.fd):
             files.write_at(mark.fd, text.encode(), 0)
         files.sync(mark.fd)
-        files.sync_directory(layout.directory)
+        files.sync_directory(path.parent)
     finally:
         mark.close()

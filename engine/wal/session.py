@@ -20,6 +20,7 @@ from ..chain import Header
 from ..control import Control, Head
 from ..errors import LogMoved, LogPoisoned
 from ..files import Files, Opened, all_intact, all_writable
+from .broken import as_marked
 from .layout import Layout
 from .segments import LogFile, is_next, our_file, refuse_second_name
 
@@ -102,6 +103,7 @@ class Session:
         Raises:
             LogMoved: the log's file was renamed, removed or replaced.
             LogPoisoned: a sync failed earlier.
+            LogBroken: a verification found a break.
             LogUnavailable: a file cannot be opened.
         """
         handles = self.open_handles()
@@ -166,6 +168,8 @@ class Session:
         self.drop()
         if self.files.exists(self.layout.poisoned):
             raise LogPoisoned(self.path, "an earlier sync failed, see POISONED beside it")
+        if self.files.exists(self.layout.broken):
+            raise as_marked(self.files, self.layout)
         opened: list[Opened] = []
         try:
             paths = (self.layout.control, self.layout.append_lock, self.layout.sync_lock)

@@ -19,6 +19,7 @@ from ..control import NOTHING, Head, Promise
 from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
 from ..events import NewEvent
 from ..ids import new_event_id
+from .broken import as_marked
 from .drafts import REPAIRED, Draft, Written, draft
 from .poison import poison
 from .repair import Break, Scan, durable_of, facts_of, finish, scan, set_aside, unfinished
@@ -51,6 +52,7 @@ class Settler:
 
         Raises:
             LogCorrupt: bytes that were durable do not verify; nothing is changed.
+            LogBroken: a verification found that, in whatever process.
             LogMoved: the file is shorter than what was published.
             LogPoisoned: a sync failed, in whatever process.
             Sealed: the active file is another one by now.
@@ -71,6 +73,8 @@ class Settler:
             self.promise = promise
             if promise.poisoned:
                 raise LogPoisoned(self._session.path, "a sync failed, see POISONED beside it")
+            if promise.broken:
+                raise as_marked(self._files, self._layout)
         if head is None:
             return self._refuse_sealed(handles, self._derive(handles, promise))
         if head.file != handles.file:
@@ -118,6 +122,8 @@ class Settler:
             raise LogMoved(self._session.path, "its last event is not the one that was published")
 
     def _derive(self, handles: Handles, promise: Promise | None) -> Head:
+        if self._files.exists(self._layout.broken):  # it may be newer than these handles
+            raise as_marked(self._files, self._layout)
         found = scan(self._files, handles.log.fd, self._start(handles))
         known = max(found.durable, promise.seq if promise else 0)
         self._refuse_corrupt(found, known)

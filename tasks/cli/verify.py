@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
+from contextlib import suppress
 from pathlib import Path
 
 import click
@@ -14,6 +15,7 @@ from celery_commander.engine import (
     EventSourcingEngine,
     ForeignLog,
     IntegrityReport,
+    LogError,
     LogUnavailable,
     Settings,
     Status,
@@ -81,7 +83,9 @@ def log_at(path: Path) -> Path:
 
 
 def check(path: Path, *, anchors: Path | None = None, note: bool = False) -> IntegrityReport:
-    """Verify the log at `path` without changing a byte of it; `note` leaves the answer beside it, for health.
+    """Verify the log at `path` without changing a byte of it.
+
+    `note` leaves the answer beside it, for health, and the mark of a break, or takes that mark away.
 
     Raises:
         NotALog: it is no log of ours.
@@ -93,6 +97,9 @@ def check(path: Path, *, anchors: Path | None = None, note: bool = False) -> Int
         report = engine.verify_integrity(anchors=known)
         if note:
             engine.note_verified(report)
+            with suppress(LogError, OSError):  # beat's next verification tries again
+                if not engine.breaks.lift(report):
+                    engine.breaks.mark(report, known)
         return report
 
 

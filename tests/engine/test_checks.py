@@ -95,7 +95,7 @@ def test_who_only_asks_is_told_what_an_append_would_meet(tmp_path: Path) -> None
     made_log(tmp_path)
     with open_log(tmp_path) as log:
         log.append("note", {})
-        leave_mark(Files(), layout, "a sync failed\n")
+        leave_mark(Files(), layout.poisoned, "a sync failed\n")
         with pytest.raises(LogPoisoned):
             log.check()
 
@@ -113,7 +113,7 @@ def test_whatever_is_asked_of_a_closed_engine_is_refused_at_once(tmp_path: Path)
 def test_a_repair_waits_for_every_lock_no_longer_than_its_bound(tmp_path: Path, name: str) -> None:
     path = made_log(tmp_path)
     settings = Settings(state_directory=tmp_path / "state", lock_seconds=0.2)
-    leave_mark(Files(), Layout.of(path), "a sync failed\n")
+    leave_mark(Files(), Layout.of(path).poisoned, "a sync failed\n")
     with EventSourcingEngine.open(settings) as log:
         fd = os.open(Path(f"{path}.d") / name, os.O_RDWR | os.O_CREAT)
         try:
@@ -142,7 +142,7 @@ def test_the_mark_of_a_failed_sync_is_on_disk_with_what_it_says(tmp_path: Path) 
     layout, files = Layout.of(made_log(tmp_path)), Told()
     for _ in range(2):  # whoever finds it makes sure of it too
         files.synced.clear()
-        leave_mark(files, layout, "a sync failed\n")
+        leave_mark(files, layout.poisoned, "a sync failed\n")
         assert files.synced == [str(layout.poisoned), str(layout.directory)]
 
 

@@ -9,13 +9,20 @@ from typing import Any
 
 import pytest
 
-from celery_commander.engine import CommanderError, LockTimeout, SettingsError, StoreBusy, errors
+from celery_commander.engine import (
+    CommanderError,
+    LockTimeout,
+    LogBroken,
+    SettingsError,
+    StoreBusy,
+    errors,
+)
 
 ALL = [
     thing
     for thing in vars(errors).values()
     if inspect.isclass(thing) and issubclass(thing, CommanderError)
-]
+] + [LogBroken]
 FACTS: dict[str, Any] = {
     "path": "/state/event-sourcing.wal",
     "seq": 7,

@@ -42,7 +42,9 @@ class TestTheChain:
         engine.verify_integrity()
         flip(engine.path, at)
 
-        engine.verify_integrity()
+        report = engine.verify_integrity()
+        assert engine.health().status is UNHEALTHY  # until a person says so
+        assert engine.breaks.lift(report)
 
         assert engine.health().status is HEALTHY
         assert EventSourcingHealth(engine).problem() is None
@@ -72,7 +74,7 @@ class TestTheChain:
         assert engine.health().status is UNHEALTHY
 
         flip(engine.path, at)
-        engine.verify_integrity()
+        assert engine.breaks.lift(engine.verify_integrity())
         assert engine.health().status is HEALTHY
 
     def test_a_verification_grows_stale(self, opened: Open, clock: ManualClock) -> None:
