@@ -56,7 +56,7 @@ from .health_report import Findings, Health, HealthReport, Metric, worst
 from .health_store import HealthStore, WorkerReport
 from .history import Entry, RunHistory
 from .ids import EventId, RunId, holder_name, new_event_id
-from .integrity import BrokenAt, IntegrityReport, Status, Verified
+from .integrity import AcceptedBreak, BrokenAt, IntegrityReport, Status, Verified
 from .leases import Lease, LeaseManager, LeaseRow, LeaseStatus
 from .ledger import RunLedger
 from .letters import (
@@ -99,18 +99,26 @@ from .snapshots import Snapshot
 from .states import Checkpoint
 from .values import decode, digest, encode, register_type
 from .verify import verify_log
+from .wal.accept import Acceptance
 from .wal.broken import LogBroken
+from .wal.damage import Accepted, Damage, Lost
+from .wal.survey import BreakRefused
 
 __all__ = [
     # the log
     "Anchor",
     "AnchorDirectory",
     "durable_anchor",
+    "Acceptance",
+    "Accepted",
+    "AcceptedBreak",
     "BrokenAt",
     "CompactionReport",
+    "Damage",
     "Event",
     "EventSourcingEngine",
     "IntegrityReport",
+    "Lost",
     "NewEvent",
     "Position",
     "Snapshot",
@@ -213,6 +221,7 @@ __all__ = [
     "InvalidEvent",
     "LeaseLost",
     "LockTimeout",
+    "BreakRefused",
     "LogBroken",
     "LogCompacted",
     "LogCorrupt",

@@ -11,14 +11,19 @@ from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from pathlib import Path
+from typing import Final
 
 from .anchors import Anchor
+from .errors import LogUnreadable
 from .integrity import BrokenAt, IntegrityReport, Status, Verified
 from .verified import is_sound
 from .verify import verify_log
 from .wal import FileLog
+from .wal.accept import Acceptance
 from .wal.broken import Mark
+from .wal.damage import Accepted, Damage
 from .wal.segments import read_header
+from .wal.survey import BreakRefused
 
 _BREAKS = frozenset(
     (
@@ -30,6 +35,14 @@ _BREAKS = frozenset(
         Status.UNAUTHORISED_COMPACTION,
     )
 )
+
+
+_REFUSED: Final = {
+    Status.TRUNCATED: "events at its end are gone that are known to have been there: that is a rollback",
+    Status.FORKED: "it is not the log that is known: that is a rollback, or a forgery",
+    Status.FOREIGN: "a file of it belongs to another log",
+    Status.UNAUTHORISED_COMPACTION: "its beginning is missing, and what allows that names other files",
+}
 
 
 def is_break(report: IntegrityReport) -> bool:
@@ -92,6 +105,44 @@ class Breaks:
         if not is_sound(report.status.name):
             return False
         return self._log.marker.lift(partial(self._stands_still, self._log.reader.numbers()))
+
+    def survey(self, anchors: Sequence[Anchor] = ()) -> tuple[Damage, ...]:
+        """Return what is damaged and nobody has accepted; all files are read while everybody waits.
+
+        Raises:
+            BreakRefused: no person's word makes it good.
+            LogError, OSError: it cannot be looked at now.
+        """
+        self._refuse(anchors)
+        return self._log.acceptor.survey()
+
+    def accept(self, by: str, anchors: Sequence[Anchor] = ()) -> Acceptance:
+        """Let the log go on behind what is damaged; `by`, 1 to 200 characters, answers for it.
+
+        Nothing is cut or rewritten. Where nothing was left to accept, the mark of a break stays: verify, and lift it.
+
+        Raises:
+            ValueError: `by` is empty or too long.
+            BreakRefused: no person's word makes it good; nothing is changed.
+            LogPoisoned: a sync failed too, and is repaired first.
+            LogError, OSError: the log stays as it was, or marked; it may be asked again.
+        """
+        self._refuse(anchors)
+        return self._log.accept(by)
+
+    def _refuse(self, anchors: Sequence[Anchor]) -> None:
+        """Refuse what is no damage of one place, and what a note at the end of the log could not make good."""
+        report = self.verify(anchors=anchors)
+        reason = _REFUSED.get(report.status)
+        if report.status is Status.UNREADABLE:
+            raise LogUnreadable(self._log.layout.active, report.reason)
+        if reason is not None or (report.status is Status.GAP and report.broken_at is None):
+            why = reason or "the beginning of the log is missing, and with it what runs begin with"
+            raise BreakRefused(self._log.layout.active, f"{why} ({report.reason})")
+
+    def accepted(self) -> dict[int, Accepted]:
+        """Return what was accepted as damaged, by the first event of the file, in the order in which it was."""
+        return self._log.reader.accepted()
 
     def _is_marked(self) -> bool:
         promise = self._log.reader.published()[1]

@@ -81,17 +81,24 @@ def _claim(log: FileLog, snapshot: Snapshot, segments: Sequence[Segment]) -> dic
         "snapshot_id": snapshot.id,
         "snapshot_sha256": snapshot.sha256,
         "through": segments[-1].last_seq,
-        "removed": [
-            {
-                "first_seq": segment.first_seq,
-                "last_seq": segment.last_seq,
-                "sha256": sha256_of(log.reader.files, segment.path),
-                "name": segment.path.name,
-            }
-            for segment in segments
-        ],
+        "removed": [_removed(log, segment) for segment in segments],
         "archived_to": log.layout.archive.name,
     }
+
+
+def _removed(log: FileLog, segment: Segment) -> dict[str, Any]:
+    """Say what is removed; where that is not what the next file names, because damage was accepted, both."""
+    sha256 = sha256_of(log.reader.files, segment.path)
+    told: dict[str, Any] = {
+        "first_seq": segment.first_seq,
+        "last_seq": segment.last_seq,
+        "sha256": sha256,
+        "name": segment.path.name,
+    }
+    after = log.reader.file(segment.last_seq + 1)
+    if after is not None and after.header.previous_sha256 != sha256:
+        told["named"] = after.header.previous_sha256
+    return told
 
 
 def _refuse(log: FileLog, report: IntegrityReport) -> None:

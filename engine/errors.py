@@ -14,6 +14,7 @@ One tree, so that a caller can catch as narrowly or as widely as it means to::
     │   │       └── LogCompacted    a snapshot stands for what was to be read
     │   ├── LogCorrupt              bytes that were durable do not verify
     │   │   └── LogBroken           a verification found that: nobody appends (also a LogUnavailable)
+    │   ├── BreakRefused            a break that no person's word makes good
     │   ├── SnapshotMismatch        a snapshot is missing, or not what the log says of it
     │   ├── CompactionRefused       the log does not verify: nothing of it is moved
     │   ├── HistoryArchived         a run ended, and its events were compacted away

@@ -6,19 +6,17 @@ after which hash, after which bytes. It is held against the file that was just r
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import NamedTuple
 
-from .anchors import Anchor
 from .chain import HASH_BYTES, Header, first_header, follows, link, split_line
-from .control import EMPTY, Head, Promise
+from .control import EMPTY, Head
 from .files import Files
 from .integrity import BrokenAt, IntegrityReport, Status, Verified
+from .verify_accepted import AcceptedDamage, scan_around
 from .verify_claims import Claims
-from .wal.layout import Layout
+from .verify_task import ActiveFile, Task
 from .wal.lines import read_lines
-from .wal.repair import Break, Scan, scan
+from .wal.repair import Break, Scan
 from .wal.segments import (
     LogFile,
     is_next,
@@ -33,43 +31,13 @@ _LOOKS_AT_A_LIVE_TAIL = 40
 _LOOK_SECONDS = 0.005
 
 
-class Task(NamedTuple):
-    """Say what is to be verified, and what is known of it."""
-
-    layout: Layout
-    published: Callable[[], tuple[Head | None, Promise | None]]
-    log_id: str | None
-    after: Verified | None
-    anchors: tuple[Anchor, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ActiveFile:
-    """Hold the open active file, and what this boot had published when it was opened."""
-
-    log: LogFile
-    head: Head | None
-    promise: Promise | None
-
-    def is_of_one_moment(self) -> bool:
-        """Tell whether the file is the one that was published; false for an instant while it is sealed."""
-        head, header = self.head, self.log.header
-        return head is None or head.file == header.first_seq or is_next(header, head)
-
-    @property
-    def known_seq(self) -> int:
-        """Return up to which event this boot knows of the log."""
-        promised = self.promise.seq if self.promise else 0
-        return max(promised, self.head.seq if self.head else 0)
-
-
 @dataclass(frozen=True, slots=True)
 class _File:
-    """Describe a file that was read: what its header claims, its place, and its hash."""
+    """Describe a file that was read: what its header claims, its place, its hash (None: not what it had been)."""
 
     header: Header
     path: str
-    sha256: str
+    sha256: str | None
 
 
 class Verification:
@@ -84,8 +52,10 @@ class Verification:
         last = active.log.header.first_seq
         sealed = [number for number in segment_numbers(task.layout) if number < last]
         self._numbers = [*sealed, last]
+        self._accepted = AcceptedDamage(task.layout, files, self._numbers)
         self._at: Head | None = None
         self._before: _File | None = None
+        self._may_resume: bool | None = None
 
     def report(self) -> IntegrityReport:
         """Verify, and say what was found.
@@ -105,8 +75,8 @@ class Verification:
             answer
             or self._judge_end()
             or self._judge_beginning()
-            or self._judge_anchors()
-            or self._answer(Status.OK_UNANCHORED, _UNANCHORED)
+            or self._judge_notes()
+            or self._judge_what_holds()
         )
 
     def has_moved(self) -> bool:
@@ -138,6 +108,9 @@ class Verification:
             opened.close()
 
     def _read_file(self, number: int, header: Header, log: LogFile) -> IntegrityReport | None:
+        damage = self._accepted.of(number, log.opened)
+        header = (damage.true_header() if damage is not None else None) or header
+        lost = damage.lost if damage is not None else None
         resumed = self._at is not None and self._at.file == number
         if not resumed:
             answer = self._judge_header(number, header, log.opened.path)
@@ -148,17 +121,18 @@ class Verification:
             self._claims.see_start(self._at)
         assert self._at is not None
         fd, is_active = log.opened.fd, log is self._active.log
-        found = scan(self._files, fd, self._at, self._end(log), notice=self._claims.see)
+        end, see = self._end(log), self._claims.see
+        found = scan_around(self._files, fd, self._at, end, lost=lost, notice=see)
         first = self._at
         self._at = found.head
-        if not resumed:
+        if not resumed and not (lost is not None and lost.first_seq == 1):
             answer = self._judge_identity(log, first)
             if answer is not None:
                 return answer
         if found.broken is not None:
             return self._judge_break(found, found.broken, log)
         if not is_active:
-            digest = digest_of(self._files, fd, self._files.size(fd))
+            digest = digest_of(self._files, fd, self._files.size(fd)) if damage is None else None
             self._before = _File(header, log.opened.path, digest)
         return None
 
@@ -187,6 +161,11 @@ class Verification:
             return None
         last = self._at.seq
         if number > last + 1:
+            gone = self._accepted.gap(last + 1, number - 1)
+            if gone is not None:
+                hash_ = gone.hash.encode("ascii")
+                self._at, self._before = self._at._replace(seq=number - 1, hash=hash_), None
+                return self._judge_claims(header, gone.hash, where)
             reason = f"events {last + 1} to {number - 1} are missing: a file, or the end of one"
             return self._answer(Status.GAP, reason, where)
         if number <= last:
@@ -205,7 +184,7 @@ class Verification:
         if header.segment != before.header.segment + 1:
             reason = f"its header says segment {header.segment}, the one before it {before.header.segment}"
             return self._answer(Status.CORRUPT, reason, where)
-        if header.previous_sha256 != before.sha256:
+        if before.sha256 is not None and header.previous_sha256 != before.sha256:
             where = BrokenAt(where.seq, where.path, 0, before.sha256, header.previous_sha256)
             reason = f"its header names other bytes than {before.path} has"
             return self._answer(Status.CORRUPT, reason, where)
@@ -228,7 +207,10 @@ class Verification:
         is_sealed = log is not self._active.log
         known = max(found.durable, self._active.known_seq, self._claims.highest_anchor)
         if is_sealed:
-            reason = f"event {broken.seq}: {broken.reason}; its file was sealed"
+            why = "its file was sealed"
+            if self._accepted.was_changed(log.header.first_seq):
+                why = "its file was changed since its damage was accepted"
+            reason = f"event {broken.seq}: {broken.reason}; {why}"
             return self._answer(Status.CORRUPT, reason, where)
         if broken.seq <= known:
             reason = f"event {broken.seq}: {broken.reason}; event {known} had been written"
@@ -261,6 +243,21 @@ class Verification:
         fault = self._claims.judge_beginning(first, self._header_of(first))
         return None if fault is None else self._answer(*fault)
 
+    def _judge_notes(self) -> IntegrityReport | None:
+        """See that what allowed to pass by some damage stands in the chain."""
+        after_seq = self._task.after.seq if self._resumes() and self._task.after else 0
+        forged = self._accepted.forged(self._claims.repaired, after_seq=after_seq)
+        if forged is None:
+            return None
+        where = BrokenAt(forged.damage.first_seq, forged.damage.name, forged.damage.offset)
+        reason = f"the note that accepts its damage, event {forged.note.seq}, is not in the chain"
+        return self._answer(Status.CORRUPT, reason, where)
+
+    def _judge_what_holds(self) -> IntegrityReport:
+        """Compare a chain that holds with the anchors, and say which part of it is accepted as lost."""
+        found = self._judge_anchors() or self._answer(Status.OK_UNANCHORED, _UNANCHORED)
+        return self._accepted.told(found) if found.status.is_good else found
+
     def _judge_anchors(self) -> IntegrityReport | None:
         assert self._at is not None
         found = self._claims.judge_anchors(self._at.seq)
@@ -275,7 +272,11 @@ class Verification:
         What authorises another beginning may stand before the place where that verification ended.
         """
         after, numbers = self._task.after, self._numbers
-        return after is not None and after.first_seq == numbers[0] and after.file in numbers
+        if after is None or after.first_seq != numbers[0] or after.file not in numbers:
+            return False
+        if self._may_resume is None:
+            self._may_resume = self._accepted.stands_before(after.file)
+        return self._may_resume
 
     def _resume(self) -> IntegrityReport | None:
         """Begin where an earlier verification ended, if its last event is still there."""
@@ -319,7 +320,8 @@ class Verification:
             if number > self._at.file:
                 break
             header = self._header_of(number)
-            if segment is not None and header.segment != segment + 1:
+            gap = self._accepted.is_gap_before(number)
+            if segment is not None and header.segment != segment + 1 and not gap:
                 where = BrokenAt(number, str(self._task.layout.segment(number)), 0)
                 reason = f"segment {segment} is followed by segment {header.segment}"
                 return self._answer(Status.GAP, reason, where)
@@ -364,16 +366,17 @@ class Verification:
     ) -> IntegrityReport:
         at, first = self._at or EMPTY, self._numbers[0]
         hash_ = at.hash.decode("ascii")
-        is_good = status.is_good
+        is_good, lost = status.is_good, self._accepted.lost_events(at.seq)
         return IntegrityReport(
             status,
-            max(0, at.seq - first + 1),
+            max(0, at.seq - first + 1 - lost),
             hash_,
             where,
             reason,
             anchored_to=anchored_to,
             first_seq=first,
             verified=Verified(at.seq, hash_, at.file, at.size, first) if is_good else None,
+            lost=lost,
         )
 
 

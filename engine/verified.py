@@ -23,9 +23,10 @@ from .integrity import IntegrityReport, Verified
 _NAME: Final = "verified.json"
 _BYTES_MAX: Final = 16_384
 _LEFT_SECONDS: Final = 60.0
+_REASON_MAX: Final = 4000
 
 
-_SOUND: Final = ("OK_ANCHORED", "OK_UNANCHORED", "TORN_TAIL", "STALE_ANCHOR")
+_SOUND: Final = ("OK_ANCHORED", "OK_UNANCHORED", "BREAK_ACCEPTED", "TORN_TAIL", "STALE_ANCHOR")
 """What verification may say of a chain that holds; a torn tail is settled by the next append."""
 
 
@@ -52,10 +53,10 @@ class Verification:
             log_id=log_id,
             status=report.status.name,
             exit_code=report.exit_code,
-            seq=report.first_seq - 1 + report.events,
+            seq=report.first_seq - 1 + report.events + report.lost,
             hash=report.head,
             at=at,
-            reason=report.reason,
+            reason=report.reason[:_REASON_MAX],
             verified=report.verified,
         )
 

@@ -16,7 +16,8 @@ from .control import Head, Promise
 from .errors import LogUnavailable, StrPath
 from .files import Files
 from .integrity import IntegrityReport, Status, Verified
-from .verification import ActiveFile, Task, Verification
+from .verification import Verification
+from .verify_task import ActiveFile, Task
 from .wal.layout import Layout
 from .wal.segments import LogFile, read_header
 

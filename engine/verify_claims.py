@@ -12,6 +12,7 @@ from .control import Head
 from .integrity import Status
 
 _COMPACTED = b"|wal.compacted|"
+_REPAIRED = b"|wal.repaired|"
 
 
 class Claims:
@@ -22,6 +23,8 @@ class Claims:
         self._wanted = sorted({anchor.seq for anchor in anchors}, reverse=True)
         self._hashes: dict[int, str] = {}
         self._compacted: list[Mapping[str, Any]] = []
+        self.repaired: set[bytes] = set()
+        """The hashes of the events that tell of repairs, among them notes of accepted breaks."""
 
     @property
     def highest_anchor(self) -> int:
@@ -44,6 +47,12 @@ class Claims:
                 self._hashes[seq] = lines[seq - head.seq - 1][:HASH_BYTES].decode("ascii")
         if _COMPACTED in block:
             self._compacted.extend(_compactions(block))
+        if _REPAIRED in block:
+            self.repaired.update(
+                line[:HASH_BYTES]
+                for line in block.split(b"\n")
+                if line.startswith(_REPAIRED, HASH_BYTES)
+            )
 
     def judge_anchors(self, last: int) -> tuple[Status, str, str | None] | None:
         """Compare the anchors with a chain that is good up to `last`; None when none could be compared."""
@@ -99,9 +108,11 @@ def _through(claim: Mapping[str, Any]) -> int:
 
 
 def _removes(claim: Mapping[str, Any], last: int, sha256: str) -> bool:
-    """Tell whether a compaction names a removed file with this end and these bytes."""
+    """Tell whether a compaction names a removed file with this end, and these bytes; or those that it had once."""
     removed = claim.get("removed")
     return isinstance(removed, list) and any(
-        isinstance(each, dict) and (each.get("last_seq"), each.get("sha256")) == (last, sha256)
+        isinstance(each, dict)
+        and each.get("last_seq") == last
+        and sha256 in (each.get("sha256"), each.get("named"))
         for each in removed
     )

@@ -1,6 +1,6 @@
 """The write-ahead log in a file: creating, appending, syncing, repairing, reading, indexing."""
 
-from .index import StoredLine
+from .kept import StoredLine
 from .log import FileLog
 from .reader import Reader
 

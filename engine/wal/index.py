@@ -17,7 +17,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple, TypeVar
 
 from ..chain import HASH_BYTES, follows, split_line
 from ..control import Head
@@ -25,8 +25,10 @@ from ..errors import LogCorrupt, LogUnavailable
 from ..events import Event, Position, decode_line, run_key
 from ..files import Opened
 from .claim import Claim
+from .damage import Accepted, is_lost, right_header
 from .fences import Fences
 from .index_store import IndexLost, IndexStore, Mark
+from .kept import Retained, StoredLine
 from .layout import Layout
 from .lines import Line
 from .locks import Patience
@@ -45,26 +47,6 @@ _RUN = b',"run":'
 _TOKEN = b',"token":'
 _LOOKS = 50
 _FIELDS = 5  # seq, file, offset of the line before (-1: the header), offset, offset behind
-
-
-class StoredLine(NamedTuple):
-    """Hold one event as it is stored, without its LF, with the hash (64 hex bytes) it was chained to."""
-
-    seq: int
-    previous: bytes
-    line: bytes
-    file: int
-    offset: int
-
-
-class Retained(Protocol):
-    """Keep the lines of runs whose files were compacted away."""
-
-    def lines(self, run_id: str) -> list[StoredLine]:
-        """Return the lines of a run that are kept, in order; none for a run that is not known."""
-
-    def fence(self, run_id: str) -> int:
-        """Return the highest fencing token of a run, finished or not, in what is gone; 0 without one."""
 
 
 class _Goal(NamedTuple):
@@ -196,6 +178,8 @@ class Index:
         while True:
             log = self._reader.file(mark.file)
             if log is not None:
+                if mark.file < goal.file:  # the active file has no accepted damage
+                    mark = self._look_past_lost(log, mark)
                 mark = self._look_through(log, mark, self._end(log, goal))
             if mark.file >= goal.file:
                 return
@@ -217,6 +201,15 @@ class Index:
             if self._tail_events >= TAIL_EVENTS_MAX:
                 shielded(self._hand_over)
         return mark
+
+    def _look_past_lost(self, log: LogFile, mark: Mark) -> Mark:
+        """Look at what comes before the lost part of a file, if it has one, and go on behind that."""
+        lost = self._reader.lost_in(mark.file)
+        if lost is None or mark.offset >= lost.stop:
+            return mark
+        self._look_through(log, mark, lost.offset)
+        self._mark = Mark(lost.last_seq, lost.stop, lost.hash_at, lost.hash, mark.file)
+        return self._mark
 
     def _end(self, log: LogFile, goal: _Goal) -> int:
         if log.header.first_seq == goal.file:
@@ -340,13 +333,18 @@ class Index:
         Files that were compacted away may still be open here, but not every one of them was looked at before it
         went. So none of them counts, and what is kept of the run is asked for instead.
         """
-        found = [self._load(key, hit) for hit in self._hits(key)]
+        accepted = self._reader.accepted()
+        found = [self._load(key, hit, accepted) for hit in self._hits(key)]
         begins_at = self._begins_at
         return [each for each in found if each is not None and each[0].file >= begins_at]
 
-    def _load(self, key: bytes, hit: tuple[int, ...]) -> tuple[StoredLine, Event] | None:
-        """Return what a hit names, checked; None when its file was compacted away."""
+    def _load(
+        self, key: bytes, hit: tuple[int, ...], accepted: Mapping[int, Accepted]
+    ) -> tuple[StoredLine, Event] | None:
+        """Return what a hit names, checked; None when its file was compacted away, or it is accepted as lost."""
         seq, file, last, offset, stop = hit
+        if accepted and is_lost(accepted, file, offset):
+            return None
         log = self._reader.file(file)
         if log is None:
             self._notice_compaction()
@@ -354,7 +352,8 @@ class Index:
                 return None
             raise LogCorrupt(seq, self._reader.path, offset, f"its file {file} is missing")
         files, fd = self._reader.files, log.opened.fd
-        previous = files.read(fd, HASH_BYTES, last) if last >= 0 else log.header.base_hash.encode()
+        header = right_header(accepted, file) or log.header
+        previous = files.read(fd, HASH_BYTES, last) if last >= 0 else header.base_hash.encode()
         data = files.read(fd, stop - offset, offset)
         line = Line(offset, data[:-1], stop, data[-1:] == b"\n")
         event = self._reader.check(line, seq, previous, log)

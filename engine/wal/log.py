@@ -18,12 +18,14 @@ from ..ids import new_event_ids
 from ..latency import LatencyRing
 from ..places import refuse_network
 from ..settings import Settings
+from .accept import Acceptance, Acceptor
 from .append import Appender
 from .broken import as_marked
 from .create import open_existing, open_or_create
 from .drafts import Draft, Written, draft
 from .durability import Durability, Flusher
-from .index import Index, Retained
+from .index import Index
+from .kept import Retained
 from .layout import Layout
 from .marker import Marker
 from .mend import Mended, Mender
@@ -80,6 +82,7 @@ class FileLog:
         )
         self._mender = Mender(still)
         self.marker = Marker(still)
+        self.acceptor = Acceptor(still, now)
         self._files = files
         self.latency = LatencyRing(self.layout.latency, boot_id=boot_id, log_id=header.log_id)
         self._written = 0
@@ -164,6 +167,15 @@ class FileLog:
         """
         self._notice_fork()
         return self._mender.mend(by, self._appender.chain)
+
+    def accept(self, by: str) -> Acceptance:
+        """Let a broken log go on behind what is damaged, which a person accepts as lost.
+
+        Raises:
+            BreakRefused, LockTimeout, LogPoisoned, LogUnavailable: nothing was changed, or the log stays marked.
+        """
+        self._notice_fork()
+        return self.acceptor.accept(by, self._appender.chain)
 
     def retain(self, source: Retained) -> None:
         """Have the events of runs that were compacted away asked for here."""

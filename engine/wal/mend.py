@@ -23,20 +23,16 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-from ..chain import Header
-from ..control import Control, Head, Promise
+from ..control import Control, Promise
 from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
-from ..events import NewEvent
-from .drafts import REPAIRED, SEALED
 from .poison import leave_mark
-from .repair import Scan, facts_of, finish, scan, set_aside
-from .segments import LogFile, last_line, our_file, seals, start_of
+from .renew import Renewer
+from .repair import Scan, scan
+from .segments import LogFile, our_file, start_of
 from .standstill import Chain, Standstill
-from .succession import digest_of, first_head
 
 BY_MAX = 200
 _MARK_BYTES_MAX = 512
-_COPY_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,33 +90,15 @@ class Mender:
 
     def _mend(self, log: LogFile, found: Scan, told: _Told) -> Mended:
         files, layout = self._files, self._layout
-        name: str | None = None
-        facts: dict[str, object] = {"bytes": 0, "quarantine": None, "seq": found.head.seq + 1}
-        if found.broken is not None:
-            name = set_aside(files, layout, log.opened.fd, found.broken)
-            facts = facts_of(files, layout, name)
-        note = NewEvent(REPAIRED, {**facts, "reason": told.reason, "by": told.by})
-        sealed, digest = self._write_copy(log, found.head, told.chain)
-        header = Header(
-            self._log_id,
-            log.header.segment + 1,
-            sealed.seq + 1,
-            sealed.hash.decode("ascii"),
-            digest,
-        )
-        after = self._still.write_next(header, first_head(header, sealed), note, told.chain)
-        files.make_directory(layout.segments)
-        files.rename(layout.mended, layout.segment(log.header.first_seq))
-        told.control.forget_head()
-        files.rename(layout.newborn, layout.active)
-        told.control.publish_head(after)
+        renewer = Renewer(self._still, told.chain, told.control)
+        renewed = renewer.by_copy(log, found, {"reason": told.reason, "by": told.by})
         promise = told.control.read()[1]
-        told.control.publish_promise(Promise(after.seq, broken=bool(promise and promise.broken)))
-        if name is not None:
-            finish(files, layout, name)
+        is_broken = promise is not None and promise.broken
+        told.control.publish_promise(Promise(renewed.after.seq, broken=is_broken))
         files.remove(layout.poisoned)
         files.sync_directory(layout.directory)
-        return Mended(found.head.seq, told.reason, name, int(str(facts["bytes"])))
+        kept = renewed.quarantine, renewed.quarantined_bytes
+        return Mended(found.head.seq, told.reason, *kept)
 
     def _believed(self, log: LogFile, promise: Promise | None) -> Scan:
         """Return how far the active file is good; what was on disk must be."""
@@ -134,25 +112,6 @@ class Mender:
             reason = f"it ends at {found.head.seq}, {known} was durable"
             raise LogMoved(self._layout.active, reason)
         return found
-
-    def _write_copy(self, log: LogFile, head: Head, chain: Chain) -> tuple[Head, str]:
-        """Write and sync a copy of what is good, and end it; return where it ends, and its SHA-256."""
-        files, fd = self._files, log.opened.fd
-        after, line = head, b""
-        if not seals(last_line(files, fd, head.size)):
-            facts = {
-                "first_seq": log.header.first_seq,
-                "last_seq": head.seq + 1,
-                "segment": log.header.segment,
-            }
-            after, line = self._still.chained(NewEvent(SEALED, facts), head, chain)
-        with self._still.fresh(self._layout.mended) as copy:
-            for offset in range(0, head.size, _COPY_BYTES):
-                part = files.read(fd, min(_COPY_BYTES, head.size - offset), offset)
-                files.write_at(copy.fd, part, offset)
-            files.write_at(copy.fd, line, head.size)
-            files.sync(copy.fd)
-            return after, digest_of(files, copy.fd, after.size)
 
     def _reason(self) -> str:
         """Return what the mark says of the sync that failed."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
@@ -18,12 +19,14 @@ from ..control import Control, Head, Promise
 from ..errors import LogCompacted, LogCorrupt, LogMoved, LogUnavailable
 from ..events import COUNT_MAX, Event, Position, decode_line, outline
 from ..files import Files, Opened
+from .damage import Accepted, Lost, Notes, right_header
 from .layout import Layout
 from .lines import Line, read_lines
 from .repair import durable_behind
 from .segments import LogFile, our_file, read_header, segment_numbers
 
 _OPEN_FILES_MAX = 8
+_LOOKS = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +66,7 @@ class Reader:
         self._boot_id = boot_id
         self._pid = os.getpid()
         self._view: View | None = None
+        self._notes = Notes(layout, files)
         self._open_files: dict[int, LogFile] = {}
 
     def forget(self) -> None:
@@ -140,6 +144,7 @@ class Reader:
             while True:
                 is_last = log.header.first_seq >= last
                 end = self._end(log, head)
+                lost: Lost | None = None
                 for line in read_lines(self.files, log.opened.fd, offset, end):
                     if not line.complete and line.fault is None and head is None and is_last:
                         return  # the last line is still being written, or torn
@@ -149,16 +154,49 @@ class Reader:
                     except LogCorrupt:
                         if head is None and is_last and self._is_torn(log, line, seq, end):
                             return
-                        raise
+                        lost = self.lost_in(log.header.first_seq, line.offset)
+                        if lost is None:
+                            raise
+                        break
                     yield event
                     hash_ = line.data[:HASH_BYTES]
+                if lost is not None:
+                    seq, hash_, offset = lost.last_seq, lost.hash.encode("ascii"), lost.stop
+                    continue
                 if is_last:
                     return
                 log.close()
+                seq, hash_ = self._past_missing(seq, hash_, log)
                 log = self._open_next(seq, hash_, log)
                 offset = len(log.header.format())
         finally:
             log.close()
+
+    def accepted(self) -> dict[int, Accepted]:
+        """Return, by file, what a person accepted as damaged, in the files from the first one that is there on."""
+        for _ in range(_LOOKS):
+            with suppress(FileNotFoundError):  # compacted between two looks
+                return self._notes.accepted(self.numbers())
+        raise LogUnavailable(self.path, "its files change all the time")
+
+    def lost_in(self, number: int, offset: int | None = None) -> Lost | None:
+        """Return what of a file is accepted as lost, if its place `offset` is; anywhere in it by default."""
+        found = self.accepted().get(number)
+        lost = None if found is None else found.damage.lost
+        if lost is None or (offset is not None and not lost.offset <= offset < lost.stop):
+            return None
+        return lost
+
+    def _past_missing(self, seq: int, hash_: bytes, log: LogFile) -> tuple[int, bytes]:
+        """Return the event and the hash behind which the next file begins, if it is not this one's last."""
+        while seq + 1 not in self.numbers():
+            accepted = self.accepted()
+            cut, gone = accepted.get(log.header.first_seq), accepted.get(seq + 1)
+            lost = gone.damage.lost if gone is not None else cut.damage.lost if cut else None
+            if lost is None or lost.last_seq <= seq:
+                break
+            seq, hash_ = lost.last_seq, lost.hash.encode("ascii")
+        return seq, hash_
 
     def _is_torn(self, log: LogFile, line: Line, seq: int, end: int) -> bool:
         """Tell whether a bad line is what a power cut left, which nobody has put in order yet."""
@@ -273,6 +311,8 @@ class Reader:
             path = self._layout.segment(seq + 1)
             raise LogCorrupt(seq + 1, path, 0, "the file that begins with it is missing")
         if log.header.base_hash.encode("ascii") != hash_:
+            log = self._as_accepted(log)
+        if log.header.base_hash.encode("ascii") != hash_:
             log.close()
             reason = "its header does not go on where the file before it ends"
             raise LogCorrupt(seq + 1, log.opened.path, 0, reason)
@@ -294,9 +334,16 @@ class Reader:
             return None
         header = read_header(self.files, opened.fd)
         if header is None or (header.log_id, header.first_seq) != (self.log_id, number):
+            header = right_header(self.accepted(), number)
+        if header is None or (header.log_id, header.first_seq) != (self.log_id, number):
             opened.close()
             raise LogCorrupt(number, path, 0, "its header is not the one of this file")
         return LogFile(header, opened)
+
+    def _as_accepted(self, log: LogFile) -> LogFile:
+        """Return a file with the header that it should have, if that it has another was accepted."""
+        header = right_header(self.accepted(), log.header.first_seq)
+        return log if header is None else LogFile(header, log.opened)
 
     def _open_active(self) -> LogFile:
         try:

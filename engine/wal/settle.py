@@ -20,10 +20,18 @@ from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
 from ..events import NewEvent
 from ..ids import new_event_id
 from .broken import as_marked
+from .damage import Notes
 from .drafts import REPAIRED, Draft, Written, draft
 from .poison import poison
 from .repair import Break, Scan, durable_of, facts_of, finish, scan, set_aside, unfinished
-from .segments import is_next, last_line, last_line_before, seals, start_of
+from .segments import (
+    is_next,
+    last_line,
+    last_line_before,
+    seals,
+    segment_numbers,
+    start_of,
+)
 from .session import Handles, Session
 from .succession import drop_copy, first_head, put_in_place, tidy, write_next
 
@@ -157,9 +165,19 @@ class Settler:
             return start
         parts = split_line(line)
         if parts is None or parts.hash != start.hash:
+            if self._is_end_lost(start):
+                return start
             reason = "its header does not go on where the file before it ends"
             raise LogCorrupt(handles.file, self._session.path, 0, reason)
         return start._replace(timestamp=parts.timestamp)
+
+    def _is_end_lost(self, start: Head) -> bool:
+        """Tell whether that the end before `start` is lost was accepted, in the very file that begins here."""
+        numbers = [*segment_numbers(self._layout), start.file]
+        accepted = Notes(self._layout, self._files).accepted(sorted({*numbers}))
+        lost = (each.damage.lost for each in accepted.values())
+        hash_ = start.hash.decode("ascii")
+        return any(each and (each.last_seq, each.hash) == (start.seq, hash_) for each in lost)
 
     def _settle_tail(self, handles: Handles, head: Head, size: int) -> Head:
         if head.dirty:

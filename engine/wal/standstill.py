@@ -8,7 +8,7 @@ from contextlib import ExitStack, contextmanager
 from datetime import datetime
 from pathlib import Path
 
-from ..chain import Header
+from ..chain import PAYLOAD_BYTES_MAX, Header
 from ..control import Control, Head
 from ..events import NewEvent
 from ..files import Files, Opened
@@ -16,8 +16,6 @@ from ..ids import new_event_id
 from .drafts import Draft, Written, draft
 from .layout import Layout
 from .locks import Patience
-
-NOTE_BYTES_MAX = 256 * 1024
 
 Chain = Callable[[Head, Sequence[Draft]], tuple[Written, bytes]]
 
@@ -76,7 +74,7 @@ class Standstill:
     def chained(self, new: NewEvent, head: Head, chain: Chain) -> tuple[Head, bytes]:
         """Return the line of one event behind `head`, and the head behind that."""
         id_ = new_event_id(self._now())
-        note = draft(new, id_, durable=head.seq, bytes_max=NOTE_BYTES_MAX)
+        note = draft(new, id_, durable=head.seq, bytes_max=PAYLOAD_BYTES_MAX)
         written, line = chain(head, [note])
         return written.after, line
 

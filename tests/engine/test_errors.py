@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from celery_commander.engine import (
+    BreakRefused,
     CommanderError,
     LockTimeout,
     LogBroken,
@@ -22,7 +23,7 @@ ALL = [
     thing
     for thing in vars(errors).values()
     if inspect.isclass(thing) and issubclass(thing, CommanderError)
-] + [LogBroken]
+] + [BreakRefused, LogBroken]
 FACTS: dict[str, Any] = {
     "path": "/state/event-sourcing.wal",
     "seq": 7,

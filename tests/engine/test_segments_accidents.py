@@ -18,7 +18,7 @@ from celery_commander.engine import (
     SnapshotMismatch,
     Status,
 )
-from celery_commander.engine.wal.index import StoredLine
+from celery_commander.engine.wal import StoredLine
 from celery_commander.engine.wal.layout import Layout
 from tests.kit import wait_until
 
