@@ -61,6 +61,7 @@ from .leases import Lease, LeaseManager, LeaseRow, LeaseStatus
 from .ledger import RunLedger
 from .letters import (
     LETTER_TYPES,
+    PARKED,
     Category,
     DeadLetter,
     category_of,
@@ -75,6 +76,7 @@ from .plan import (
     Deliver,
     Facts,
     Park,
+    ParkDamaged,
     ParkVersion,
     Policy,
     Republish,
@@ -179,6 +181,7 @@ __all__ = [
     "DeadLetter",
     "DeadLetterQueue",
     "LETTER_TYPES",
+    "PARKED",
     "category_of",
     "keeps_events",
     # recovery's decision
@@ -188,6 +191,7 @@ __all__ = [
     "Deliver",
     "Facts",
     "Park",
+    "ParkDamaged",
     "ParkVersion",
     "Policy",
     "Republish",

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Final
 
 from .anchors import Anchor
+from .damaged import LostEvents
 from .errors import LogUnreadable
 from .integrity import BrokenAt, IntegrityReport, Status, Verified
 from .verified import is_sound
@@ -143,6 +144,14 @@ class Breaks:
     def accepted(self) -> dict[int, Accepted]:
         """Return what was accepted as damaged, by the first event of the file, in the order in which it was."""
         return self._log.reader.accepted()
+
+    def lost(self) -> tuple[LostEvents, ...]:
+        """Return which events are lost with what was accepted; of what was compacted away nothing is known here."""
+        return tuple(
+            LostEvents(damage.lost.first_seq, damage.lost.last_seq, note.seq)
+            for note, damage in self.accepted().values()
+            if damage.lost is not None and damage.lost.events
+        )
 
     def _is_marked(self) -> bool:
         promise = self._log.reader.published()[1]

@@ -9,7 +9,7 @@ and a rebuilt ledger can never disagree::
     PENDING ─────────────► EXECUTING ─────────────► VERIFYING
        ▲                    │  │  ▲                    │
        ├─── run.requeued ───┤  │  └─ run.started ─┐    │  (from here too: all that EXECUTING may)
-       │                    │  └── run.paused ─► PAUSED
+       │                    │  └── run.paused ─► PAUSED  (from PENDING too, where events may be lost)
        │                    └── run.committed, no step open ──► COMMITTED
        └── run.requeued, of PAUSED and VERIFYING too
     any unfinished one ── run.aborted ──► ABORTED ── run.compensated, nothing owed ──► COMPENSATED
@@ -51,7 +51,7 @@ __all__ = [
     "state_after",
 ]
 
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Grows with every change of what is decided below or in `letters`; a ledger of another version is rebuilt."""
 
 _RUNNING = frozenset({State.EXECUTING, State.VERIFYING})
@@ -345,7 +345,7 @@ _RULES: Final[dict[str, Callable[[RunState | None, Event], RunState]]] = {
     "run.stuck": _OwnerRule(_ROLLBACK, _stuck),
     "run.delivered": _OwnerRule(_ENDED, _delivered),
     "run.requeued": _OwnerRule(_UNFINISHED, _requeued),
-    "run.paused": _OwnerRule(_RUNNING | {State.PAUSED}, _paused),
+    "run.paused": _OwnerRule(_UNFINISHED, _paused),
     "step.started": _OwnerRule(_RUNNING, _step_started),
     "step.completed": _OwnerRule(_RUNNING, _step_completed),
     "step.failed": _OwnerRule(_RUNNING, _step_failed),

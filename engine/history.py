@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, Literal
 
+from .damaged import LostEvents, doubt_of
 from .events import Event
 from .fields import MAX_NUMBER, is_number, moment
 from .fold import fold
@@ -89,14 +90,16 @@ class RunHistory:
     broken_seq: int = 0  # of the last event before which something is missing
     verifying: tuple[int, Any] | None = None
     """Where the body ended and its result began to be verified: the next index, and the encoded result."""
+    damage: str | None = None
+    """Why some of its events may be lost with accepted damage, while nobody has said what to do; else None."""
 
     @classmethod
-    def of(cls, events: Sequence[Event]) -> RunHistory:
-        """Read the events of one run, oldest first; others must not be among them."""
+    def of(cls, events: Sequence[Event], lost: Iterable[LostEvents] = ()) -> RunHistory:
+        """Read the events of one run, oldest first; others must not be among them. `lost` is what the log lacks."""
         reading = _Reading()
         for event in events:
             reading.take(event)
-        return reading.history()
+        return replace(reading.history(), damage=doubt_of(events, lost))
 
     @property
     def message(self) -> Mapping[str, Any]:

@@ -8,6 +8,7 @@ built anew has the same ones. A run has one open letter at most, the one that sa
     run.aborted otherwise         aborted, or poison      resolved by a person, or superseded by stuck
     run.paused  of kind doubt     in_doubt                resolved by a person, or by an abort
     run.paused  of kind version   version_conflict        the same
+    run.paused  of kind damage    damaged                 the same
     run.stuck                     stuck                   the same
     run.requeued after a death    recovered               born resolved
 
@@ -45,11 +46,15 @@ class Category(StrEnum):
     POISON = "poison"
     IN_DOUBT = "in_doubt"
     VERSION_CONFLICT = "version_conflict"
+    DAMAGED = "damaged"
     STUCK = "stuck"
     RECOVERED = "recovered"
 
 
-FOR_A_PERSON: Final = frozenset({Category.IN_DOUBT, Category.VERSION_CONFLICT, Category.STUCK})
+PARKED: Final = frozenset({Category.IN_DOUBT, Category.VERSION_CONFLICT, Category.DAMAGED})
+"""Categories of runs that wait: retried or aborted, they are not over."""
+
+FOR_A_PERSON: Final = PARKED | {Category.STUCK}
 """Categories that nothing but a person ends; they never expire."""
 
 TOLD: Final = "told"
@@ -58,7 +63,11 @@ TOLD: Final = "told"
 LIMITS: Final = ("time limit", "SoftTimeLimitExceeded")
 """How a run says that a limit ended it: as what cancelled it, or by its exception."""
 
-_PARKED: Final = {"doubt": Category.IN_DOUBT, "version": Category.VERSION_CONFLICT}
+_PARKED: Final = {
+    "doubt": Category.IN_DOUBT,
+    "version": Category.VERSION_CONFLICT,
+    "damage": Category.DAMAGED,
+}
 LETTER_TYPES: Final = frozenset({"run.aborted", "run.paused", "run.stuck", "run.requeued"})
 """Events that may make a letter; `category_of` tells whether one does."""
 

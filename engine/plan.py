@@ -1,5 +1,6 @@
 """What recovery does with one run: a decision, made from what was read, carried out elsewhere.
 
+A run of which events may be lost with accepted damage is neither repeated nor undone by guess: a person looks at it.
 What cannot be shown safe to repeat is not repeated: a run is replayed when its history is complete
 and each step in doubt may be asked about or repeated; where its history has a hole before its newest
 valid checkpoint, it goes on from that one; otherwise it is rolled back, the step in doubt included.
@@ -119,7 +120,25 @@ class ParkVersion:
     reason: str
 
 
-Decision = Skip | Wait | Deliver | Requeue | Republish | Abort | Compensate | Park | ParkVersion
+@dataclass(frozen=True, slots=True)
+class ParkDamaged:
+    """Append `run.paused` of kind "damage", or `run.stuck` to a rollback: events of the run may be lost."""
+
+    reason: str
+
+
+Decision = (
+    Skip
+    | Wait
+    | Deliver
+    | Requeue
+    | Republish
+    | Abort
+    | Compensate
+    | Park
+    | ParkVersion
+    | ParkDamaged
+)
 
 
 def plan(history: RunHistory, policy: Policy, facts: Facts) -> Decision:
@@ -133,6 +152,9 @@ def plan(history: RunHistory, policy: Policy, facts: Facts) -> Decision:
         return Skip("owner alive")
     if state is None:
         return Skip("never created")
+    if history.damage is not None and (_unfinished(state) or state.state is State.ABORTED):
+        waits = state.state is State.PAUSED and state.paused_kind in NEEDS_A_PERSON
+        return Skip(f"paused: {state.paused_kind}") if waits else ParkDamaged(history.damage)
     if policy.force_abort and _unfinished(state):
         return _abort("forced", history, policy, facts)
     if not facts.task_known:

@@ -22,7 +22,7 @@ class State(StrEnum):
 FINISHED: Final = frozenset({State.COMMITTED, State.COMPENSATED})
 """States that nothing leaves."""
 
-NEEDS_A_PERSON: Final = frozenset({"doubt", "version"})
+NEEDS_A_PERSON: Final = frozenset({"doubt", "version", "damage"})
 """Kinds of pause that no moment ends."""
 
 

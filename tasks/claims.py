@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from celery_commander.engine import Lease, RunHistory, RunState, State
 
+from .damaged import park_damaged
 from .delivery import FINISHED
 from .errors import ForeignStore
 from .execution import Execution
@@ -121,6 +122,11 @@ def _take(
     same rule for every reader, and this delivery ends.
     """
     run_id = str(lease.run_id)
+    if history.damage is not None and (
+        history.state is None or history.state.state not in FINISHED
+    ):
+        Ownership(commander, lease, history).take_and_append(park_damaged(history, history.damage))
+        return _refuse(commander, run_id, f"it waits for a person: {history.damage}")
     finished = history.state is not None and history.state.state in FINISHED
     ownership = Ownership(commander, lease, history)
     started = {

@@ -22,6 +22,7 @@ from celery_commander.engine import (
     encode_exception,
 )
 
+from .damaged import park_damaged
 from .errors import UndoNotFound, is_termination, record_exception
 from .message import of_created
 from .ownership import Ownership, owned
@@ -144,6 +145,9 @@ def _undo_one(link: Task, ownership: Ownership, step: int, generation: int) -> f
         or history.state.generation != generation
     ):
         raise Ignore("a newer undo has taken over, or the run is settled")
+    if history.damage is not None:
+        ownership.take_and_append(park_damaged(history, history.damage))
+        raise Ignore("events of the run may be lost; it needs a person")
     entry = next((entry for entry in history.owed if entry.step == step), None)
     if entry is None:
         return None

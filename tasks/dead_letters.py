@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from celery_commander.engine import (
+    PARKED,
     Category,
     DeadLetter,
     DeadLetterQueue,
@@ -185,7 +186,7 @@ class DeadLetters:
         if not letter.is_open:
             raise _resolved(letter)
         self._check_ours(letter, needs_task=False)
-        if letter.category in (Category.IN_DOUBT, Category.VERSION_CONFLICT):
+        if letter.category in PARKED:
             raise DeadLetterRefused(
                 entry, "its run is parked, not over; retry it, or retry it with --abort to undo it"
             )
@@ -237,7 +238,7 @@ class DeadLetters:
     def _worded(self, letter: DeadLetter, answer: Said | None) -> dict[str, Any] | None:
         """Return an answer as the log holds it, once it is one to what is asked."""
         asked = self.asked_about(letter)
-        parked = letter.category in (Category.IN_DOUBT, Category.VERSION_CONFLICT)
+        parked = letter.category in PARKED
         if answer is None or (answer.happened is None and not answer.abort):
             if asked is not None:
                 raise DeadLetterRefused(

@@ -128,7 +128,7 @@ class Evidence:
         parked = next((event for event in reversed(events) if event.type == "run.paused"), None)
         return cls(
             commander,
-            RunHistory.of(events),
+            RunHistory.of(events, commander.engine.breaks.lost()),
             status,
             claim,
             fenced_at=fence.timestamp if fence else None,

@@ -186,7 +186,7 @@ class Commander:
             events = self.engine.history(run_id)
             if not events and (state := self.ledger.get(run_id)) is not None:
                 events = self.engine.history(run_id, known_seq=state.last_seq)
-            return RunHistory.of(events)
+            return RunHistory.of(events, self.engine.breaks.lost())
         except HistoryArchived:
             known = self.engine.settled_state(run_id)
             return RunHistory(state=None if known is None else known[0])

@@ -27,6 +27,7 @@ from celery_commander.engine import (
     LogError,
     LogUnavailable,
     Park,
+    ParkDamaged,
     ParkVersion,
     Policy,
     Republish,
@@ -219,7 +220,7 @@ class RecoveryBootstrapper:
             if state.task not in self._commander.app.tasks and not policy.force_abort:
                 return Detail(state.run_id, "skip", f"unknown task {state.task}")
             waiting = evidently_waiting(state, status, policy)
-            if waiting is not None:
+            if waiting is not None and (status.alive or not self._may_lack_events(state)):
                 return Detail(state.run_id, "skip", waiting)
             return self._plan(state, status, policy)
         except HistoryArchived:
@@ -229,6 +230,11 @@ class RecoveryBootstrapper:
         except Exception as error:
             logger.exception("Run %s could not be looked at, the next pass tries.", state.run_id)
             return Detail(state.run_id, "skip", f"{FAILED}: {error}")
+
+    def _may_lack_events(self, state: RunState) -> bool:
+        """Return whether damage was accepted since the run's last event: then it is looked at, due or not."""
+        lost = self._commander.engine.breaks.lost()
+        return any(each.noted_at > state.last_seq for each in lost)
 
     def _plan(self, state: RunState, status: LeaseStatus, policy: Policy) -> Detail | Found:
         evidence = Evidence.gather(self._commander, state, status)
@@ -277,7 +283,7 @@ def _described(run_id: str, decision: Decision) -> Detail:
             return Detail(run_id, "compensate", "its undo stood still")
         case Park(step=step):
             return Detail(run_id, "park", f"step {step} is in doubt")
-        case ParkVersion(reason=reason):
+        case ParkVersion(reason=reason) | ParkDamaged(reason=reason):
             return Detail(run_id, "park", reason)
 
 

@@ -21,6 +21,7 @@ from celery_commander.engine import (
     Fenced,
     NewEvent,
     Park,
+    ParkDamaged,
     ParkVersion,
     Policy,
     Republish,
@@ -36,6 +37,7 @@ from celery_commander.engine import (
 
 from .announcing import announce
 from .checkpoints import named, valid_checkpoints
+from .damaged import park_damaged
 from .gate import fork_gate
 from .losses import last_loss
 from .message import of_history
@@ -143,6 +145,8 @@ def _events_of(taken: Taken) -> list[tuple[str, dict[str, Any]]]:
             return [("run.paused", parked | {"owner_dead": taken.facts.owner_dead})]
         case ParkVersion(reason=reason):
             return [("run.paused", {"kind": "version", "due": None, "reason": reason})]
+        case ParkDamaged(reason=reason):
+            return [park_damaged(taken.ownership.history, reason)]
         case Skip() | Wait() | Deliver() | Compensate():
             return []
 
@@ -206,6 +210,8 @@ def _told(decision: Decision) -> tuple[str, dict[str, Any]] | None:
             return "run.parked", {"reason": "doubt", "step": step}
         case ParkVersion():
             return "run.parked", {"reason": "version", "step": None}
+        case ParkDamaged():
+            return "run.parked", {"reason": "damage", "step": None}
         case Skip() | Wait() | Compensate():
             return None
 
@@ -226,5 +232,5 @@ def _send(commander: Commander, taken: Taken) -> None:
             publish_again(commander, of_history(taken.ownership.history))
         case Abort() | Compensate():
             commander.compensation.start(taken.ownership.run_id)
-        case Skip() | Wait() | Park() | ParkVersion():
+        case Skip() | Wait() | Park() | ParkVersion() | ParkDamaged():
             pass

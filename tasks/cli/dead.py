@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from celery_commander.engine import Category, DeadLetter
+from celery_commander.engine import PARKED, Category, DeadLetter
 
 from ..dead_letters import Acted, Said
 from ..stuck import StuckUndo
@@ -42,7 +42,7 @@ def dead(
 ) -> None:
     """List dead letters: runs that gave up, wait for a person, or were recovered.
 
-    in_doubt, version_conflict and stuck stay until somebody acts. aborted and poison runs are
+    in_doubt, version_conflict, damaged and stuck stay until somebody acts. aborted and poison runs are
     over; they may be run anew, and lapse after commander_dead_letter_days, as resolved ones do.
     A run whose body raised is there from the start as resolved (told): its caller has the
     exception. --all --category aborted lists these, and dead retry runs one of them anew.
@@ -184,7 +184,7 @@ def _commands(letter: DeadLetter, *, asks: bool) -> list[str]:
     if asks:
         answers = ("--did-happen RESULT", "--did-not-happen", "--abort")
         return [f"{retry} {answer}" for answer in answers]
-    if letter.category in (Category.IN_DOUBT, Category.VERSION_CONFLICT):
+    if letter.category in PARKED:
         return [retry, f"{retry} --abort"]
     return [retry, discard]
 

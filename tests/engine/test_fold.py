@@ -60,6 +60,7 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
         {
             "run.started": State.EXECUTING,
             "run.requeued": State.PENDING,
+            "run.paused": State.PAUSED,
             "run.cancelled": State.COMPENSATED,
             "run.degraded": State.COMMITTED,
             **ROLLS_BACK,
@@ -70,6 +71,7 @@ SITUATIONS: dict[str, tuple[tuple[Line, ...], dict[str, State | None]]] = {
         {
             "run.started": State.EXECUTING,
             "run.requeued": State.PENDING,
+            "run.paused": State.PAUSED,
             "run.cancelled": None,
             "run.degraded": State.COMMITTED,
             **ROLLS_BACK,

@@ -19,6 +19,7 @@ from celery_commander.engine.plan import (
     Deliver,
     Facts,
     Park,
+    ParkDamaged,
     ParkVersion,
     Policy,
     Republish,
@@ -302,6 +303,8 @@ def test_what_is_decided_is_an_event_that_the_fold_takes(lines, facts, policy):
             follows = [(f"run.paused@{token}", {"kind": "doubt", "due": None})]
         case ParkVersion(_):
             follows = [(f"run.paused@{token}", {"kind": "version", "due": None})]
+        case ParkDamaged(_):
+            raise AssertionError("nothing of these stories is lost")
         case Deliver():
             follows = [f"run.delivered@{token}"]
         case Compensate():
