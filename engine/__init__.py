@@ -9,6 +9,7 @@ from .anchors import (
     durable_anchor,
 )
 from .boot import BootClock
+from .breaks import is_break
 from .checkpoints import CheckpointInvalid, CheckpointStore, CheckpointTooLarge, SavedContent
 from .compaction import CompactionReport
 from .database import Database
@@ -111,6 +112,7 @@ __all__ = [
     "Anchor",
     "AnchorDirectory",
     "durable_anchor",
+    "is_break",
     "Acceptance",
     "Accepted",
     "AcceptedBreak",

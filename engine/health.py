@@ -145,6 +145,8 @@ class EventSourcingHealth:
         found.measure(
             "chain_breaks", float(broken is not None), "breaks", unhealthy_at=1, reason=broken
         )
+        if last is not None and last.status == "BREAK_ACCEPTED":
+            found.say(Health.DEGRADED, f"the log goes on behind damage: {last.reason}")
         if last is not None and last.status == "STALE_ANCHOR":
             found.say(Health.DEGRADED, f"the newest anchor is too old: {last.reason}")
         now, first = self._engine.now(), self._first_event()

@@ -53,7 +53,15 @@ LEASE_PREFIX = "maintenance/"
 ASKED_AT = "commander_asked_at"
 """The message header that says when a round was asked for."""
 
-SOUND = frozenset((Status.OK_ANCHORED, Status.OK_UNANCHORED, Status.TORN_TAIL, Status.STALE_ANCHOR))
+SOUND = frozenset(
+    (
+        Status.OK_ANCHORED,
+        Status.OK_UNANCHORED,
+        Status.BREAK_ACCEPTED,
+        Status.TORN_TAIL,
+        Status.STALE_ANCHOR,
+    )
+)
 
 Answer = dict[str, Any]
 Work = Callable[["Commander"], Answer]

@@ -53,10 +53,14 @@ def verify(
 
     PATH is the log's file, or the state directory that holds it. Being able to read it is enough.
 
+    A break of the app's own log stops whoever appends, until a person acts (see `repair`); once the
+    right file is back, this command lets them go on.
+
     Exit status: 0 the chain is good · 10 it is, but --require-anchor was given and nothing outside
-    vouches for it · 20 torn tail · 30 corrupt · 31 truncated · 32 not what was anchored · 33 gap ·
-    34 not our log · 36 unauthorised compaction · 38 a snapshot is not what the log says · 40
-    unreadable. The JSON says 10 where nothing outside vouches, whatever the exit status.
+    vouches for it · 15 it is, but for damage that a person has accepted · 20 torn tail · 30 corrupt ·
+    31 truncated · 32 not what was anchored · 33 gap · 34 not our log · 36 unauthorised compaction ·
+    38 a snapshot is not what the log says · 40 unreadable. The JSON says 10 where nothing outside
+    vouches, whatever the exit status.
     """
     is_ours = path is None
     if path is None:
@@ -128,6 +132,8 @@ def document(path: Path, report: IntegrityReport) -> dict[str, object]:
         "broken_at": None if place is None else place_of(place),
         "reason": report.reason,
         "anchored_to": report.anchored_to,
+        "lost": report.lost,
+        "accepted": [dataclasses.asdict(each) for each in report.accepted],
     }
 
 

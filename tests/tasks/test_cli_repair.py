@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import errno
+import json
 import os
 from pathlib import Path
 
 import pytest
 from celery import Celery
 
-from celery_commander.engine import EventSourcingEngine, LogPoisoned
+from celery_commander.engine import (
+    Anchor,
+    AnchorDirectory,
+    EventSourcingEngine,
+    Health,
+    LogBroken,
+    LogPoisoned,
+)
 from celery_commander.engine.files import Files
-from tests.tasks.cli_kit import answer, flip, invoke, middle_of_line
+from tests.tasks.cli_kit import (
+    DONE,
+    OPEN,
+    answer,
+    flip,
+    invoke,
+    make_app,
+    make_log,
+    middle_of_line,
+)
 
 
 class RefusingDisk(Files):
@@ -73,3 +90,92 @@ def test_a_name_that_is_too_long_is_refused(app: Celery, poisoned: Path) -> None
     said = invoke(app, "repair", "--accept", "--by", "x" * 201)
     assert said.exit_code == 1
     assert "who answers" in said.stderr
+
+
+@pytest.fixture
+def damaged(app: Celery, log: Path) -> Path:
+    """Leave a log in which the start of a step of the finished run is not what was written."""
+    app.commander.engine.append("note", {})
+    flip(log, middle_of_line(log, 4) - 60)
+    return log
+
+
+def test_a_break_is_shown_with_what_may_be_touched(app: Celery, damaged: Path) -> None:
+    before = damaged.read_bytes()
+    said = invoke(app, "repair")
+    assert said.exit_code == 1
+    assert "CORRUPT, it is broken" in said.stdout
+    assert "events 4 to 4, event-sourcing.wal byte " in said.stdout
+    assert DONE in said.stdout
+    assert "commander repair --accept --by NAME" in said.stdout
+    assert damaged.read_bytes() == before
+    told = invoke(app, "repair", "--json")
+    assert told.exit_code == 1
+    (found,) = json.loads(told.stdout)["breaks"]
+    assert (found["lost"]["first_seq"], found["runs"]) == (4, [DONE])
+    with pytest.raises(LogBroken):
+        app.commander.engine.append("note", {})
+
+
+def test_an_accepted_break_is_said_by_everybody(app: Celery, damaged: Path) -> None:
+    invoke(app, "verify")
+    before = damaged.read_bytes()
+    said = invoke(app, "repair", "--accept", "--by", "Ada, ticket 7")
+    assert said.exit_code == 15, said.output
+    assert "takes events; BREAK_ACCEPTED" in said.stdout
+    assert "accepted by Ada, ticket 7" in said.stdout
+    app.commander.engine.append("note", {})
+    kept = [each.read_bytes() for each in Path(f"{damaged}.d/segments").iterdir()]
+    assert kept == [before]
+
+    told = invoke(app, "verify", "--json")
+    assert told.exit_code == 15
+    (where,) = json.loads(told.stdout)["accepted"]
+    assert (where["by"], where["first_seq"], where["last_seq"]) == ("Ada, ticket 7", 4, 4)
+    assert invoke(None, "verify", str(damaged)).exit_code == 15
+    assert "1 acknowledged break" in invoke(app, "verify").stdout
+
+    report = app.commander.engine.health()
+    assert report.status is Health.DEGRADED
+    assert any("accepted by Ada, ticket 7" in reason for reason in report.reasons)
+    assert app.commander.health.problem() is None
+    assert app.commander.ledger.get(OPEN) == app.commander.engine.replay()[OPEN]
+
+
+def test_once_the_right_file_is_back_the_log_goes_on(app: Celery, damaged: Path) -> None:
+    assert invoke(app, "verify").exit_code == 30
+    with pytest.raises(LogBroken):
+        app.commander.engine.append("note", {})
+    assert app.commander.engine.health().status is Health.UNHEALTHY
+    flip(damaged, middle_of_line(damaged, 4) - 60)
+    assert invoke(app, "repair").exit_code == 0
+    app.commander.engine.append("note", {})
+
+    flip(damaged, middle_of_line(damaged, 4) - 60)
+    assert invoke(app, "verify").exit_code == 30
+    flip(damaged, middle_of_line(damaged, 4) - 60)
+    assert invoke(app, "verify").exit_code == 0
+    app.commander.engine.append("note", {})
+
+
+def test_somebody_elses_copy_that_is_verified_stops_nobody(app: Celery, damaged: Path) -> None:
+    assert invoke(app, "verify", str(damaged)).exit_code == 30
+    assert not Path(f"{damaged}.d/BROKEN").exists()
+    app.commander.engine.append("note", {})
+
+
+def test_a_rollback_is_not_accepted(tmp_path: Path) -> None:
+    anchors = tmp_path / "anchors"
+    app = make_app(tmp_path / "state", anchor_directory=anchors)
+    log = make_log(app)
+    engine = app.commander.engine
+    seq, hash_ = engine.head()
+    AnchorDirectory(anchors).write(Anchor(engine.log_id, seq + 5, hash_, engine.now()))
+    before = log.read_bytes()
+    said = invoke(app, "repair", "--accept")
+    assert said.exit_code == 31
+    assert "that is a rollback" in said.stdout
+    assert log.read_bytes() == before
+    with pytest.raises(LogBroken):
+        engine.append("note", {})
+    app.commander.close()
