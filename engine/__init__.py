@@ -103,7 +103,7 @@ from .states import Checkpoint
 from .values import decode, digest, encode, register_type
 from .verify import verify_log
 from .wal.accept import Acceptance
-from .wal.broken import LogBroken
+from .wal.broken import LogBroken, LogTorn
 from .wal.damage import Accepted, Damage, Lost
 from .wal.survey import BreakRefused
 
@@ -234,6 +234,7 @@ __all__ = [
     "LogError",
     "LogMoved",
     "LogPoisoned",
+    "LogTorn",
     "LogUnavailable",
     "LogUnreadable",
     "DiskRefused",

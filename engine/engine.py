@@ -260,7 +260,7 @@ class EventSourcingEngine:
         self._log.settle()
 
     def repair(self, by: str) -> Mended | None:
-        """Let a log go on of which a sync has failed; None when none has.
+        """Let a log go on of which a sync has failed; None when none has. With `strict`, cut what a crash left.
 
         What can be read and verifies is copied to a file of which no sync has failed; what does not is kept in
         quarantine. The log says so, and who answers for it: `by`, 1 to 200 characters.

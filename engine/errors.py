@@ -9,6 +9,7 @@ One tree, so that a caller can catch as narrowly or as widely as it means to::
     │   │   ├── LogUnreadable       not there, or not to be opened for reading
     │   │   ├── LockTimeout         somebody held a lock for longer than the bound
     │   │   ├── DiskRefused         the system refused a call on one of its files (also an OSError)
+    │   │   ├── LogTorn             a crash left bytes behind, and nobody may cut them by himself
     │   │   ├── LogPoisoned         a sync failed: nothing may be acknowledged any more
     │   │   └── LogMoved            renamed, truncated or replaced from outside
     │   │       └── LogCompacted    a snapshot stands for what was to be read
@@ -326,9 +327,7 @@ class UnknownSnapshot(CommanderError):
 
 
 class UnknownRun(CommanderError):
-    """No run {run_id} is known.
-    Check the id, and that this process reads the store that registered it.
-    """
+    """No run {run_id} is known. Check the id, and that this process reads the store that registered it."""
 
     def __init__(self, run_id: str) -> None:
         super().__init__(run_id)

@@ -58,6 +58,17 @@ def refuse_network(path: Path, files: Files, allowed: str | None = None) -> str:
     return kind
 
 
+def refuse_unsafe(path: Path, files: Files) -> None:
+    """Return when what lies at `path` outlives a restart and a new deployment.
+
+    Raises:
+        LogUnavailable: it does not.
+    """
+    reason = unsafe_place(path, files.mounts())
+    if reason is not None:
+        raise LogUnavailable(path, f"{reason}; the setting strict refuses that")
+
+
 def unsafe_place(directory: Path, mounts: Iterable[str]) -> str | None:
     """Return why what lies in `directory` would be lost by the next deployment or restart, or None.
 

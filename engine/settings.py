@@ -59,6 +59,9 @@ ORDERED = (  # the first of two limits is met first
     ("disk_unhealthy_bytes", "disk_degraded_bytes"),
 )
 _LARGEST = {"archive_days": LONGEST_DAYS, "dead_letter_days": LONGEST_DAYS}
+_SWITCHED = dict.fromkeys(("1", "true", "yes", "on"), True) | dict.fromkeys(
+    ("0", "false", "no", "off", ""), False
+)
 _PATHS = ("state_directory", "event_sourcing_wal", "anchor_directory")
 
 
@@ -100,6 +103,8 @@ class Settings:
     """The age at which the active file is sealed."""
     archive_days: int = 30
     """How long sealed files stay in the archive after a snapshot has replaced them."""
+    strict: bool = False
+    """Repair nothing unasked: a torn tail waits for ``commander repair``; a place that a restart empties is refused."""
     network_filesystem: str | None = None
     """The kind of network file system (``nfs4``) that is allowed to hold the store; by default none is."""
     dead_letter_days: int = 30
@@ -145,6 +150,8 @@ class Settings:
             hint = suggest(str(self.durability).lower(), DURABILITIES)
             raise SettingsError("durability", self.durability, reason, hint)
         self._check_network()
+        if not isinstance(self.strict, bool):
+            raise SettingsError("strict", self.strict, "it must be True or False")
         for key in (*_POSITIVE, *_HEALTH_POSITIVE):
             self._check_seconds(key, above_zero=True)
         self._check_seconds("pending_after_seconds", above_zero=False)
@@ -291,7 +298,9 @@ def _absolute(key: str, value: object) -> Path:
 
 
 def _read_number(key: str, value: object, default: object) -> object:
-    """Read text as the kind of number that the default is; leave everything else to the checks."""
+    """Read text as the kind of number that the default is, or as a switch; leave everything else to the checks."""
+    if isinstance(default, bool):
+        return _SWITCHED.get(value.lower(), value) if isinstance(value, str) else value
     if key in _PATHS or not isinstance(value, str) or not isinstance(default, int | float):
         return value
     return number_of(key, value, type(default))

@@ -35,13 +35,15 @@ _YIELDS = 4
 class Appender:
     """Append drafts for all threads of one process."""
 
-    def __init__(self, session: Session, index: Index, *, lock_seconds: float) -> None:
+    def __init__(
+        self, session: Session, index: Index, *, lock_seconds: float, strict: bool = False
+    ) -> None:
         self._session = session
         self._files = session.files
         self._index = index
         self._now = session.now
         self._lock_seconds = lock_seconds
-        self._settler = Settler(session, self._write)
+        self._settler = Settler(session, self._write, strict=strict)
         self.forget()
 
     def forget(self) -> None:
@@ -79,6 +81,10 @@ class Appender:
     def settle(self) -> Head:
         """Make the file and ``control`` agree, as the first append would; return the head."""
         return self.under_lock(self._settler.settle)
+
+    def repair(self, by: str) -> Head:
+        """Settle, and cut what is torn at a person's word where nobody does so by himself; return the head."""
+        return self.under_lock(lambda handles: self._settler.by_hand(handles, by))
 
     def head(self, handles: Handles) -> Head:
         """Return the settled head; only under the lock, for work that is done there."""

@@ -33,6 +33,18 @@ class LogBroken(LogCorrupt, LogUnavailable):
         self.offset = offset
 
 
+class LogTorn(LogUnavailable):
+    """The log {path} ends in bytes that do not verify, event {seq}, byte {offset}: {reason}.
+    A crash leaves such; by the setting `strict` nobody cuts them before a person has looked: `commander repair`.
+    """
+
+    def __init__(self, path: StrPath, seq: int, offset: int, reason: str) -> None:
+        super().__init__(path, reason)
+        self.args = (self.path, seq, offset, reason)
+        self.seq = seq
+        self.offset = offset
+
+
 @dataclass(frozen=True, slots=True)
 class Mark:
     """Say what was found: a status of verification, and where the log stops being good."""

@@ -16,7 +16,7 @@ from ..files import Files
 from ..forks import at_fork
 from ..ids import new_event_ids
 from ..latency import LatencyRing
-from ..places import refuse_network
+from ..places import refuse_network, refuse_unsafe
 from ..settings import Settings
 from .accept import Acceptance, Acceptor
 from .append import Appender
@@ -52,16 +52,21 @@ class FileLog:
         if create:
             for place in (settings.event_sourcing_wal.parent, settings.state_directory):
                 refuse_network(place, files, settings.network_filesystem)
+                if settings.strict:
+                    refuse_unsafe(place, files)
             header = open_or_create(self.layout, files, now(), settings.lock_seconds)
         else:
             header = open_existing(self.layout, files)
         self.log_id = header.log_id
         self._bytes_max = min(settings.max_payload_bytes, PAYLOAD_BYTES_MAX)
         self._durability_asked = settings.durability
+        self._is_strict = settings.strict
         self._session = Session(self.layout, files, log_id=header.log_id, boot_id=boot_id, now=now)
         self.reader = Reader(self.layout, files, log_id=header.log_id, boot_id=boot_id)
         self.index = Index(self.layout, self.reader, lock_seconds=settings.lock_seconds)
-        self._appender = Appender(self._session, self.index, lock_seconds=settings.lock_seconds)
+        self._appender = Appender(
+            self._session, self.index, lock_seconds=settings.lock_seconds, strict=settings.strict
+        )
         self._durability = Durability(self._session, lock_seconds=settings.lock_seconds)
         self._flusher = Flusher(self._durability, flush_seconds=settings.flush_seconds)
         self._sealer = Sealer(
@@ -162,11 +167,16 @@ class FileLog:
     def mend(self, by: str) -> Mended | None:
         """Let a poisoned log go on, in files of which no sync has failed; None when it is not poisoned.
 
+        What a crash left behind the last event is cut too, where nobody does so by himself.
+
         Raises:
             LockTimeout, LogCorrupt, LogMoved, LogPoisoned: nothing was changed.
         """
         self._notice_fork()
-        return self._mender.mend(by, self._appender.chain)
+        mended = self._mender.mend(by, self._appender.chain)
+        if mended is None and self._is_strict:
+            self._appender.repair(by)
+        return mended
 
     def accept(self, by: str) -> Acceptance:
         """Let a broken log go on behind what is damaged, which a person accepts as lost.

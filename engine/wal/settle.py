@@ -19,7 +19,7 @@ from ..control import NOTHING, Head, Promise
 from ..errors import LogCorrupt, LogMoved, LogPoisoned, LogUnavailable
 from ..events import NewEvent
 from ..ids import new_event_id
-from .broken import as_marked
+from .broken import LogTorn, as_marked
 from .damage import Notes
 from .drafts import REPAIRED, Draft, Written, draft
 from .poison import poison
@@ -47,8 +47,10 @@ class Sealed(Exception):
 class Settler:
     """Derive the head that the next event is chained to; always called under ``append.lock``."""
 
-    def __init__(self, session: Session, write: Write) -> None:
+    def __init__(self, session: Session, write: Write, *, strict: bool) -> None:
         self._session = session
+        self._strict = strict
+        self._by: str | None = None
         self._files = session.files
         self._layout = session.layout
         self._write = write
@@ -62,6 +64,7 @@ class Settler:
             LogCorrupt: bytes that were durable do not verify; nothing is changed.
             LogBroken: a verification found that, in whatever process.
             LogMoved: the file is shorter than what was published.
+            LogTorn: a crash left bytes behind the last event, and they are not cut unasked.
             LogPoisoned: a sync failed, in whatever process.
             Sealed: the active file is another one by now.
         """
@@ -74,6 +77,14 @@ class Settler:
             reason = f"what a crash left cannot be put in order: {error.strerror}"
             raise LogUnavailable(self._session.path, reason) from error
         return head
+
+    def by_hand(self, handles: Handles, by: str) -> Head:
+        """Return the head as `settle` does; what is torn is cut at a person's word, where nobody does so by himself."""
+        self._by = by
+        try:
+            return self.settle(handles)
+        finally:
+            self._by = None
 
     def _agreed(self, handles: Handles) -> Head:
         head, promise = handles.control.read()
@@ -202,6 +213,9 @@ class Settler:
         if found.broken is None:
             handles.control.publish_head(head)
             return head
+        if self._strict and self._by is None:
+            broken = found.broken
+            raise LogTorn(self._session.path, broken.seq, broken.offset, broken.reason)
         name = set_aside(self._files, self._layout, handles.log.fd, found.broken)
         self._files.truncate(handles.log.fd, head.size)
         handles.control.publish_head(head)
@@ -212,7 +226,8 @@ class Settler:
     def _note(self, handles: Handles, head: Head, name: str, reason: str) -> Head:
         """Append ``wal.repaired`` durably; only then is the repair finished."""
         layout = self._layout
-        new = NewEvent(REPAIRED, {**facts_of(self._files, layout, name), "reason": reason})
+        facts = {**facts_of(self._files, layout, name), "reason": reason}
+        new = NewEvent(REPAIRED, facts | ({"by": self._by} if self._by is not None else {}))
         id_ = new_event_id(self._session.now())
         note = draft(new, id_, durable=self.promise.seq, bytes_max=_NOTE_BYTES_MAX)
         written = self._write(handles, head, [note])

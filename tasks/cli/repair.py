@@ -19,6 +19,7 @@ from celery_commander.engine import (
     IntegrityReport,
     LogCorrupt,
     LogPoisoned,
+    LogTorn,
     is_break,
 )
 
@@ -39,6 +40,14 @@ that is dying is no place for the repair. Then
 
 copies what verifies to files of which no sync has failed, keeps the rest in quarantine, and writes
 into the log what was done and who answers for it. Workers that wait go on by themselves."""
+
+TORN = """\
+A crash left bytes behind the last event, and by the setting strict nobody cuts them by himself. They
+were never acknowledged. Look at them if you like; then
+
+    commander repair --accept --by NAME
+
+keeps them in quarantine, cuts them off, and writes that into the log."""
 
 BROKEN = """\
 Nothing is appended, and recovery decides nothing. The best remedy is the right file, from a backup or
@@ -150,14 +159,16 @@ class _Repair:
                 click.echo(f"  {each.told}")
 
     def _without_poison(self) -> bool:
-        """Tell whether no failed sync stops the log, any more."""
-        reason = what_stops(self._engine)
-        if reason is not None and self._accept:
+        """Tell whether neither a failed sync nor a torn end stops the log, any more."""
+        error = what_stops(self._engine)
+        if error is not None and self._accept:
             done = self._engine.repair(self._by)
-            self.done = None if done is None else dataclasses.asdict(done)
-            reason = what_stops(self._engine)
-        self.needed, self.explained = reason, POISONED if reason is not None else ""
-        return reason is None
+            self.done = {"torn": error.reason} if done is None else dataclasses.asdict(done)
+            error = what_stops(self._engine)
+        if error is not None:
+            self.needed = error.reason
+            self.explained = TORN if isinstance(error, LogTorn) else POISONED
+        return error is None
 
     def _break(self) -> None:
         """Say what is broken, or accept it."""
@@ -182,16 +193,16 @@ class _Repair:
         return self._engine.verify_integrity(anchors=self._anchors)
 
 
-def what_stops(engine: EventSourcingEngine) -> str | None:
-    """Return why a log of which a sync has failed takes no events; None when it is not that.
+def what_stops(engine: EventSourcingEngine) -> LogPoisoned | LogTorn | None:
+    """Return the failed sync or the torn end for which a log takes no events; None when it is neither.
 
     Raises:
         LogUnavailable: it is something else, and no break.
     """
     try:
         engine.settle()
-    except LogPoisoned as error:
-        return error.reason
+    except (LogPoisoned, LogTorn) as error:
+        return error
     except LogCorrupt:
         return None  # verification tells where
     return None

@@ -14,6 +14,7 @@ from celery_commander.engine import (
     CommanderError,
     LockTimeout,
     LogBroken,
+    LogTorn,
     SettingsError,
     StoreBusy,
     errors,
@@ -23,7 +24,7 @@ ALL = [
     thing
     for thing in vars(errors).values()
     if inspect.isclass(thing) and issubclass(thing, CommanderError)
-] + [BreakRefused, LogBroken]
+] + [BreakRefused, LogBroken, LogTorn]
 FACTS: dict[str, Any] = {
     "path": "/state/event-sourcing.wal",
     "seq": 7,

@@ -33,6 +33,7 @@ def test_the_defaults_are_those_that_are_documented(
         "max_payload_bytes": 1024 * 1024,
         "segment_bytes": 64 * 1024 * 1024,
         "segment_seconds": 24 * 3600,
+        "strict": False,
         "network_filesystem": None,
         "checkpoint_bytes": 4 * 1024 * 1024,
         "checkpoints_kept": 3,

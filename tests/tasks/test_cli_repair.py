@@ -19,6 +19,7 @@ from celery_commander.engine import (
     LogPoisoned,
 )
 from celery_commander.engine.files import Files
+from celery_commander.engine.places import unsafe_place
 from tests.tasks.cli_kit import (
     DONE,
     OPEN,
@@ -178,4 +179,21 @@ def test_a_rollback_is_not_accepted(tmp_path: Path) -> None:
     assert log.read_bytes() == before
     with pytest.raises(LogBroken):
         engine.append("note", {})
+    app.commander.close()
+
+
+def test_a_strict_log_is_cut_by_the_command(tmp_path: Path) -> None:
+    make_log(make_app(tmp_path / "plain"))
+    state = tmp_path / "plain"
+    if unsafe_place(state, Files().mounts()) is not None:
+        pytest.skip("a strict log does not lie here")
+    app = make_app(state, strict=True)
+    log = Path(app.commander.engine_settings.event_sourcing_wal)
+    with log.open("ab") as file:
+        file.write(b"half a line")
+    said = invoke(app, "repair")
+    assert said.exit_code == 1
+    assert "by the setting strict nobody cuts them" in said.stdout
+    assert invoke(app, "repair", "--accept", "--by", "Ada").exit_code == 0
+    app.commander.engine.append("note", {})
     app.commander.close()
