@@ -90,16 +90,14 @@ class Acceptor:
                 if not surveyed.damages:
                     return Acceptance((), 0)
                 self._mark(surveyed.damages[0], control)
-                return self._accept(
-                    log, surveyed, by, Renewer(self._still, chain, control), control
-                )
+                return self._accept(log, surveyed, by=by, chain=chain, control=control)
             finally:
                 log.close()
 
     def _accept(
-        self, log: LogFile, surveyed: Surveyed, by: str, renewer: Renewer, control: Control
+        self, log: LogFile, surveyed: Surveyed, *, by: str, chain: Chain, control: Control
     ) -> Acceptance:
-        damages = surveyed.damages
+        damages, renewer = surveyed.damages, Renewer(self._still, chain, control)
         told = {
             "by": by,
             "reason": f"a person accepted {len(damages)} break(s)",

@@ -56,7 +56,7 @@ def test_a_restart_reads_the_active_file_only_and_compares_its_header(tmp_path: 
     segment.write_bytes(damaged)
     with open_log(tmp_path, boot_id=NEXT_BOOT) as log:
         assert log.append("note", {"i": 9}).seq == 13
-        assert log.verify_integrity().status is Status.CORRUPT
+        assert log.breaks.verify().status is Status.CORRUPT
 
     last = Layout.of(path).segment(8)
     lines = last.read_bytes().splitlines(keepends=True)
