@@ -289,6 +289,7 @@ class Reader:
         return self._start_in(log)
 
     def _start_in(self, log: LogFile) -> Start:
+        log = self._as_accepted(log)
         number = log.header.first_seq
         base = log.header.base_hash.encode("ascii")
         return Start(log, number - 1, base, len(log.header.format()))

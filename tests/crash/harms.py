@@ -72,6 +72,13 @@ def _(path: Path) -> Path:
     return second
 
 
+@harms("the header of the first file")
+def _(path: Path) -> Path:
+    first = segments(path)[0]
+    flip(first, 80)
+    return first
+
+
 @harms("the first event")
 def _(path: Path) -> Path:
     first = segments(path)[0]
