@@ -75,8 +75,8 @@ def _verify(task: Task, files: Files) -> IntegrityReport | None:
         active = ActiveFile(LogFile(header, opened), head, promise)
         if not active.is_of_one_moment() and not files.is_same(task.layout.active, opened):
             return None
-        verification = Verification(task, files, active)
         try:
+            verification = Verification(task, files, active)
             report = verification.report()
         except FileNotFoundError:
             return None  # a sealed file went away: the others tell why

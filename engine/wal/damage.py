@@ -16,7 +16,6 @@ from dataclasses import asdict, dataclass
 from typing import Any, NamedTuple, Self
 
 from ..chain import HASH_BYTES, HEADER_BYTES_MAX, LINE_BYTES_MAX, Header, follows, split_line
-from ..errors import LogUnavailable
 from ..fields import Refused, number, optional_text, text
 from ..files import Files, Opened
 from .drafts import REPAIRED
@@ -225,9 +224,4 @@ class Notes:
             if header is not None and header.first_seq == number:
                 return opened
             opened.close()
-        try:
-            return self._files.open_to_read(self._layout.segment(number))
-        except FileNotFoundError:
-            if is_last:
-                raise LogUnavailable(self._layout.active, "it is being sealed") from None
-            raise
+        return self._files.open_to_read(self._layout.segment(number))

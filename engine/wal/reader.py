@@ -9,14 +9,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice, takewhile
 from typing import NamedTuple
 
 from ..chain import HASH_BYTES, LINE_BYTES_MAX, follows, split_line
 from ..control import Control, Head, Promise
-from ..errors import LogCompacted, LogCorrupt, LogMoved, LogUnavailable
+from ..errors import ForeignLog, LogCompacted, LogCorrupt, LogMoved, LogUnavailable
 from ..events import COUNT_MAX, Event, Position, decode_line, outline
 from ..files import Files, Opened
 from .damage import Accepted, Lost, Notes, right_header
@@ -67,6 +66,7 @@ class Reader:
         self._pid = os.getpid()
         self._view: View | None = None
         self._notes = Notes(layout, files)
+        self._accepted: dict[int, Accepted] = {}
         self._open_files: dict[int, LogFile] = {}
 
     def forget(self) -> None:
@@ -173,10 +173,18 @@ class Reader:
             log.close()
 
     def accepted(self) -> dict[int, Accepted]:
-        """Return, by file, what a person accepted as damaged, in the files from the first one that is there on."""
+        """Return, by file, what a person accepted as damaged, in the files from the first one that is there on.
+
+        While the log is moved away that is what was known last: who has it open still reads.
+        """
         for _ in range(_LOOKS):
-            with suppress(FileNotFoundError):  # compacted between two looks
-                return self._notes.accepted(self.numbers())
+            try:
+                self._accepted = self._notes.accepted(self.numbers())
+            except FileNotFoundError:  # compacted between two looks
+                continue
+            except (LogMoved, ForeignLog):
+                pass
+            return self._accepted
         raise LogUnavailable(self.path, "its files change all the time")
 
     def lost_in(self, number: int, offset: int | None = None) -> Lost | None:
