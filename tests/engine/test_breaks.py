@@ -16,6 +16,7 @@ from celery_commander.engine import (
     EventSourcingEngine,
     LogBroken,
     LogCorrupt,
+    LogPoisoned,
     LogUnavailable,
     Status,
     Verified,
@@ -268,4 +269,74 @@ def test_a_mark_that_cannot_be_read_stops_everybody_all_the_same(tmp_path: Path,
         with pytest.raises(LogBroken):
             log.append("note", {})
         assert log.breaks.lift(log.verify_integrity())
+        log.append("note", {})
+
+
+def test_who_opened_the_log_before_the_mark_and_never_wrote_is_told_too(tmp_path: Path) -> None:
+    path = segmented(tmp_path)
+    harm(path, "a sealed file")
+    with (
+        EventSourcingEngine.open(path, create=False, boot_id=NEXT_BOOT) as log,
+        EventSourcingEngine.open(path, create=False, boot_id=NEXT_BOOT) as other,
+    ):
+        log._log._session.handles()
+        assert other.breaks.mark(other.verify_integrity())
+        with pytest.raises(LogBroken):
+            log.append("note", {})
+
+
+def test_a_break_that_all_must_be_read_for_is_looked_for_twice(tmp_path: Path) -> None:
+    path = segmented(tmp_path)
+    with open_log(tmp_path) as log:
+        seq, hash_ = log.head()
+        more = Anchor(log.log_id, seq + 3, hash_, log.now())
+        report = log.breaks.verify(anchors=[more])
+        assert not log.breaks.mark(report)  # nobody knows that anchor any more
+        assert not mark(path).exists()
+        assert log.breaks.mark(report, [more])
+
+
+def test_a_log_that_changes_under_the_last_look_stays_marked(tmp_path: Path) -> None:
+    path = segmented(tmp_path)
+    harm(path, "a sealed file")
+    with open_log(tmp_path) as log:
+        log.verify_integrity()
+        assert not log._log.marker.lift(lambda: False)
+        assert mark(path).exists()
+        with pytest.raises(LogBroken):
+            log.append("note", {})
+
+
+class FailingSyncs(Files):
+    """A disk whose syncs fail while it is told so."""
+
+    def __init__(self) -> None:
+        self.refuses = False
+
+    def sync(self, fd: int) -> None:
+        if self.refuses:
+            raise DiskRefused("log", os.strerror(errno.EIO), errno.EIO)
+        super().sync(fd)
+
+
+def test_a_sync_that_fails_behind_a_break_takes_the_mark_from_nobody(tmp_path: Path) -> None:
+    path, disk = segmented(tmp_path), FailingSyncs()
+    with EventSourcingEngine.open(path, files=disk) as log:
+        log.append("note", {}, wait=False)
+        harm(path, "a sealed file")
+        log.verify_integrity()
+        disk.refuses = True
+        with pytest.raises(LogPoisoned):
+            log.sync()
+        promise = log._log.reader.published()[1]
+        assert promise is not None
+        assert (promise.poisoned, promise.broken) == (True, True)
+        disk.refuses = False
+        assert log.repair("me") is not None
+        promise = log._log.reader.published()[1]
+        assert promise is not None
+        assert (promise.poisoned, promise.broken) == (False, True)
+        with pytest.raises(LogBroken):
+            log.append("note", {})
+        log.breaks.accept("me")
         log.append("note", {})
