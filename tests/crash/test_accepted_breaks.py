@@ -163,6 +163,7 @@ def test_lines_that_link_to_nothing_are_lost_although_they_verify_among_themselv
         log.seal()
         path = log.path
         (file,) = segments(path)
+        assert len(log.history("r")) == 8  # so where each line lies is known here
         flip(file, middle(file, 3))
         flip(file, middle(file, 6))
         (damage,) = log.breaks.accept("me").damages

@@ -154,3 +154,33 @@ def test_recovery_decides_again_once_the_break_is_accepted(bench: Bench, shop: S
     engine.breaks.accept("ann")
     engine.verify_integrity()
     assert bench.app.commander.bootstrapper.bootstrap().refused is None
+
+
+def test_an_undo_is_not_called_from_a_history_that_may_lack_an_event(bench: Bench) -> None:
+    undone: list[Any] = []
+
+    @bench.app.task(name="refund", shared=False)
+    def refund(undo: Any) -> None:
+        undone.append(undo)
+
+    @step(compensate=refund)
+    def charge() -> str:
+        return "charged"
+
+    def buy() -> None:
+        charge()
+        raise LookupError("no goods")
+
+    bench.run(buy)
+    assert bench.state() is State.ABORTED
+    engine = bench.app.commander.engine
+    aborted = [each for each in engine.history(bench.run_id) if each.type == "run.aborted"][-1]
+    at = [each for each in engine.history(bench.run_id) if each.type == "step.completed"][-1]
+    engine.append("note", {})
+    flip(engine.path, at.position.offset + 150)
+    engine.verify_integrity()
+    engine.breaks.accept("ann")
+    generation = aborted.payload["generation"]
+    bench.app.tasks["celery_commander.compensate_step"].apply(args=(bench.run_id, 0, generation))
+    assert undone == []
+    assert bench.state() is State.STUCK
