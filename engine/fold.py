@@ -36,7 +36,7 @@ from typing import Any, Final
 from .events import Event
 from .fields import Refused, flag, is_number, mapping, moment, number, optional_text, text
 from .operators import discarded, retried
-from .restart import restarted, saved
+from .restart import restarted, saved, taken_back
 from .states import FINISHED, NEEDS_A_PERSON, RunState, State, Void
 
 __all__ = [
@@ -51,7 +51,7 @@ __all__ = [
     "state_after",
 ]
 
-FOLD_VERSION: Final = 4
+FOLD_VERSION: Final = 5
 """Grows with every change of what is decided below or in `letters`; a ledger of another version is rebuilt."""
 
 _RUNNING = frozenset({State.EXECUTING, State.VERIFYING})
@@ -118,7 +118,8 @@ def _doubted(state: RunState | None, event: Event) -> RunState | None:
     if step < state.steps and step not in state.open_steps:
         return state
     owed = state.owed if event.payload.get("undo") is None else _with(state.owed, step)
-    return replace(state, last_seq=event.seq, open_steps=_with(state.open_steps, step), owed=owed)
+    opened = _with(state.open_steps, step)
+    return replace(state, last_seq=event.seq, open_steps=opened, owed=owed, raised=None)
 
 
 # What outsiders may say
@@ -233,10 +234,11 @@ def _requeued(state: RunState, event: Event) -> _Changes:
     return {**_GOES_ON, **waiting, **due, **restarted(state, event)}
 
 
-def _paused(_state: RunState, event: Event) -> _Changes:
+def _paused(state: RunState, event: Event) -> _Changes:
     kind, due_at = text(event.payload, "kind"), moment(event.payload, "due")
     waiting: _Changes = {"state": State.PAUSED, "paused_kind": kind, "due_at": due_at, "deaths": 0}
-    return {**_GOES_ON, **waiting, "letter": event.seq if kind in NEEDS_A_PERSON else None}
+    letter = {"letter": event.seq if kind in NEEDS_A_PERSON else None}
+    return {**_GOES_ON, **waiting, **letter, **taken_back(state, event)}
 
 
 def _step_started(state: RunState, event: Event) -> _Changes:
@@ -248,7 +250,8 @@ def _step_started(state: RunState, event: Event) -> _Changes:
         raise Refused(f"index {step} leaves out {state.steps}")
     owed = state.owed if undo is None else _with(state.owed, step)
     opened = _with(state.open_steps, step)
-    return {"steps": max(state.steps, step + 1), "open_steps": opened, "owed": owed}
+    steps = max(state.steps, step + 1)
+    return {"steps": steps, "open_steps": opened, "owed": owed, "raised": None}
 
 
 def _step_completed(state: RunState, event: Event) -> _Changes:
@@ -258,17 +261,19 @@ def _step_completed(state: RunState, event: Event) -> _Changes:
 def _step_failed(state: RunState, event: Event) -> _Changes:
     """Close a step that raised; unless its effect is unknown, there is nothing to undo."""
     closed, owed = _closed(state, event), flag(event.payload, "owed")
-    return closed if owed else {**closed, "owed": _without(state.owed, event.payload["step"])}
+    step = event.payload["step"]
+    closed["raised"] = step if step + 1 == closed["steps"] else None
+    return closed if owed else {**closed, "owed": _without(state.owed, step)}
 
 
 def _try_failed(state: RunState, event: Event) -> _Changes:
-    """Note that a step raised and is tried again: it stays open, and what it may have done is still owed."""
-    step, _ = number(event.payload, "step"), flag(event.payload, "acted")
+    """Note that a step raised and is tried again: it stays open, and what one of its tries may have done is owed."""
+    step, acted = number(event.payload, "step"), flag(event.payload, "acted")
     moment(event.payload, "due")
     number(event.payload, "tries")
     if step not in state.open_steps:
         raise Refused(f"step {step} is not open")
-    return {}
+    return {} if acted else {"owed": _without(state.owed, step)}
 
 
 def _closed(state: RunState, event: Event) -> _Changes:
@@ -282,7 +287,8 @@ def _input_recorded(state: RunState, event: Event) -> _Changes:
     step = number(event.payload, "step")
     if step != state.steps or step in state.open_steps:
         raise Refused(f"index {step} is not the next one")
-    return {"steps": step + 1, "deaths": 0}
+    raised = step if event.payload.get("raised") is True else None
+    return {"steps": step + 1, "deaths": 0, "raised": raised}
 
 
 def _undo_named(state: RunState, event: Event) -> _Changes:

@@ -20,6 +20,10 @@ _STEP_ENDS: Final[Mapping[str, tuple[Status, str]]] = {
 }
 
 
+STEP_KINDS: Final = ("step", "tool")
+"""The kinds of entries that may have had an effect; all others are inputs."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """One step or recorded input of a run, at its index.
@@ -232,6 +236,7 @@ class _Reading:
                 self.verifying = (self.state.steps, data.get("result"))
             case "run.paused":
                 self.retries += data.get("kind") == "retry"
+                self._take_back(data.get("again"), event)
             case "run.committed":
                 self.outcome = ("result", data.get("result"))
             case "run.aborted":
@@ -278,6 +283,15 @@ class _Reading:
             told=None,
             in_doubt=data["acted"],
         )
+
+    def _take_back(self, again: int | None, event: Event) -> None:
+        """Have a step that raised wait for its next try, and an input be asked for anew."""
+        if again is None:
+            return
+        entry = self.entries.pop(again)
+        if entry.kind in STEP_KINDS:
+            waits = replace(entry, status="started", due=event.timestamp, tries=0)
+            self.entries[again] = replace(waits, acted=entry.in_doubt)
 
     def _tell(self, answer: Mapping[str, Any]) -> None:
         """Keep a person's word on a step in doubt, until the step is started again."""

@@ -1,10 +1,10 @@
-"""What a saved checkpoint, and a restart from one, change of a run's state."""
+"""What a saved checkpoint, a restart from one, and a retry change of where a run goes on."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from .events import Event
-from .fields import Refused, flag, mapping, number, text
+from .fields import Refused, flag, is_number, mapping, number, text
 from .states import RunState
 
 
@@ -15,7 +15,8 @@ def saved(state: RunState, event: Event) -> dict[str, Any]:
         read(event.payload, name)
     if state.open_steps:
         raise Refused(f"step {state.open_steps[0]} has no recorded end")
-    return {"steps": max(state.steps, step), "deaths": 0}
+    raised = state.raised if step <= (state.raised or 0) else None
+    return {"steps": max(state.steps, step), "deaths": 0, "raised": raised}
 
 
 _CHECKPOINT_FIELDS: Final[dict[str, Callable[[Mapping[str, Any], str], object]]] = {
@@ -39,3 +40,18 @@ def restarted(state: RunState, event: Event) -> dict[str, Any]:
     if step > state.steps:
         raise Refused(f"no checkpoint at index {step} was reached")
     return {"checkpoint": text(named, "id"), "conflict": state.conflict or conflict}
+
+
+def taken_back(state: RunState, event: Event) -> dict[str, Any]:
+    """Free the last index again for a retry that what was raised there has brought about; nothing else comes back.
+
+    What a step may have done there stays owed.
+    """
+    again = event.payload.get("again")
+    if again is None:
+        return {}
+    if event.payload.get("kind") != "retry" or not is_number(again):
+        raise Refused("only a retry takes an index back")
+    if again != state.raised or state.open_steps:
+        raise Refused(f"index {again} is not the last, or raised nothing")
+    return {"steps": again, "raised": None}

@@ -62,6 +62,7 @@ class RunState:
     letter: int | None = None  # seq of the event that made its open dead letter; one at a time
     released: bool = False  # a person has let it go on, and nobody has done so yet
     checkpoint: str | None = None  # the id of that from which it goes on, not from its first line
+    raised: int | None = None  # the last index, if it raised and nothing was recorded since
     conflict: bool = False  # changed code sent it there: from its first line it cannot be replayed
 
     @property

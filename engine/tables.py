@@ -110,6 +110,7 @@ runs = Table(
     Column("letter", Integer),  # seq of the event that made its open dead letter
     Column("released", Boolean, nullable=False),
     Column("checkpoint", Text),
+    Column("raised", Integer),
     Column("conflict", Boolean, nullable=False),
     Column("settled", Boolean, nullable=False),  # nothing is left for recovery to look at
     Column("uncovered", Integer, nullable=False),  # events that no snapshot covers

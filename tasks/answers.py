@@ -1,8 +1,15 @@
-"""Name the two answers of `resolve=` that are not a result."""
+"""Ask a step's `resolve=` whether it happened, and name the two answers that are not a result."""
 
 from __future__ import annotations
 
-from typing import Final
+import logging
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from .calls import Call
+    from .execution import Execution
+
+logger = logging.getLogger(__name__)
 
 
 class Answer:
@@ -22,3 +29,16 @@ NotDone: Final = Answer("NotDone")
 
 Unknown: Final = Answer("Unknown")
 """Nobody can tell: the step stays in doubt, and the run is aborted and undone, or parked."""
+
+
+def asked(execution: Execution, call: Call) -> Any:
+    """Return what the step's `resolve` says of it; one that fails says nothing."""
+    assert call.spec.resolve is not None
+    execution.step_key = call.key
+    try:
+        return call.spec.resolve(call.key)
+    except Exception as error:  # noqa: BLE001  # see above
+        logger.warning("resolve of step %s in run %s: %s", call.spec.name, execution.run_id, error)
+        return Unknown
+    finally:
+        execution.step_key = None

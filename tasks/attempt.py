@@ -37,6 +37,7 @@ from .errors import (
     BodyExited,
     ForeignStore,
     VerificationFailed,
+    WorkerStops,
     is_recordable_end,
     is_termination,
     record_exception,
@@ -80,6 +81,13 @@ def is_in_step() -> bool:
     """Return whether a step of some run is being called here."""
     execution = current_execution.get()
     return execution is not None and execution.step_key is not None
+
+
+def note_retry(given: BaseException | None) -> None:
+    """Remember why the body that goes on here, if one does, asks for a retry."""
+    execution = current_execution.get()
+    if execution is not None:
+        execution.raised.note_retry(given)
 
 
 def is_inside(run_id: str) -> bool:
@@ -200,6 +208,9 @@ def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
             _park(execution, "doubt", str(error))
         case NonDeterministic():
             _restart_or_park(execution, error)
+        case WorkerStops():
+            logger.warning("Run %s is handed over: its worker stops.", execution.run_id)
+            _hand_over(execution, {"reason": "shutdown"})
         case UnrecordableValue() | InvalidEvent():
             _abort(execution, error, "exception")
             raise error
@@ -217,9 +228,13 @@ def _restart_or_park(execution: Execution, error: NonDeterministic) -> None:
         return
     logger.warning("Run %s begins at checkpoint %s: %s", execution.run_id, checkpoint.id, error)
     place = named(checkpoint, conflict=True)
-    data = {"reason": "checkpoint", "death": False, "due": None, "checkpoint": place}
+    _hand_over(execution, {"reason": "checkpoint", "checkpoint": place, "why": str(error)})
+
+
+def _hand_over(execution: Execution, why: dict[str, Any]) -> None:
+    """Let whoever takes the run's message next go on with it."""
     try:
-        execution.append("run.requeued", data | {"why": str(error)}, wait=True)
+        execution.append("run.requeued", {"death": False, "due": None, **why}, wait=True)
     except UNRECORDED as unrecorded:
         logger.warning("Run %s could not be requeued: %s", execution.run_id, unrecorded)
         _let_go(execution)

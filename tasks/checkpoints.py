@@ -16,7 +16,6 @@ from celery_commander.engine import (
     NonDeterministic,
     RunHistory,
     State,
-    StepInDoubt,
     StoreUnavailable,
     UnreadableValue,
     UnrecordableValue,
@@ -118,8 +117,7 @@ class Marks:
         self._met[place] += 1
         if self._met[place] <= self._recorded[place]:
             return
-        for step in execution.state.open_steps if execution.state else ():
-            raise execution.stop(StepInDoubt(execution.run_id, step, "before the checkpoint"))
+        execution.refuse_open("checkpoint()")
         self._save(state, *place)
 
     def _save(self, state: Any, step: int, version: int) -> None:

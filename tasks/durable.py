@@ -14,6 +14,7 @@ from celery import Celery, Task
 from kombu.utils.imports import symbol_by_name
 
 from . import attempt, delivery
+from .causes import exception_of
 from .direct import note_direct_call
 from .errors import RetryInsideStep
 from .publishing import refuse_replacement
@@ -89,6 +90,7 @@ def _refuse_wrong_sends(cls: type[Task]) -> None:
     def retry(self: Task, *args: Any, **kwargs: Any) -> Any:
         if attempt.is_in_step():
             raise RetryInsideStep(self.request.id)
+        attempt.note_retry(exception_of(args, kwargs))
         return below_retry(self, *args, **kwargs)
 
     cls.retry, cls.replace = retry, replace

@@ -5,6 +5,7 @@
     CommanderError
     ├── NestedUndo          a step with an undo was called inside another step
     ├── RunStopped          something of a run was asked for where no run goes on
+    ├── WorkerStops         a step waits for its next try while its worker is told to stop
     ├── StepTimeout         a step took longer than its timeout; what became of its effect is not known
     ├── TimeoutNotPossible  a step with a timeout was called where nothing can interrupt it
     ├── RetryInsideStep     a step asked Celery for a retry of the whole task
@@ -59,6 +60,14 @@ class RunStopped(CommanderError):
         super().__init__(run_id, reason)
         self.run_id = run_id
         self.reason = reason
+
+
+class WorkerStops(CommanderError):
+    """Run {run_id} waits for the next try of a step, and its worker stops; another one goes on with it."""
+
+    def __init__(self, run_id: str) -> None:
+        super().__init__(run_id)
+        self.run_id = run_id
 
 
 class RetryInsideStep(CommanderError):

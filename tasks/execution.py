@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from contextvars import ContextVar
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -29,8 +30,9 @@ from celery_commander.engine import (
     encode_exception,
 )
 
-from .answers import NotDone, Unknown
+from .answers import NotDone, Unknown, asked
 from .calls import Call, described
+from .causes import Raised
 from .checkpoints import Marks
 from .errors import (
     UNRECORDED,
@@ -42,9 +44,10 @@ from .errors import (
 )
 from .ownership import Ownership
 from .patches import PATCHED, Patches
-from .retrying import LOOK_SECONDS, NO_TRIES, Done, Failed, Tries
+from .retrying import NO_TRIES, Done, Failed, Tries
 from .timeouts import limited, refuse_impossible
 from .usage import meta_of
+from .waiting import wait
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -74,6 +77,7 @@ class Execution(Ownership):
         self.task_name = history.state.task if history.state else ""
         self.attempt = history.state.attempt if history.state else 1
         self.paused = False
+        self.raised = Raised()
         self.step_key: str | None = None
         self._on_doubt = {entry.step: (entry.name, entry.on_doubt) for entry in history.in_doubt}
         self.marks = Marks(self)
@@ -113,7 +117,7 @@ class Execution(Ownership):
         if entry.status == "completed":
             return decode(entry.value)
         if entry.status == "failed":
-            raise decode_exception(entry.value)
+            raise self.raised.note(index, decode_exception(entry.value))
         if entry.due is not None:
             return self._try_again(call, entry)
         return self._settle_doubt(call, entry)
@@ -130,7 +134,7 @@ class Execution(Ownership):
         digest = None if told is None else self._digest(name, told)
         entry = self._recorded(index, kind, name, digest)
         if entry is not None and entry.status == "failed":
-            raise decode_exception(entry.value)
+            raise self.raised.note(index, decode_exception(entry.value))
         if entry is not None:
             return decode(entry.value)
         place = {"step": index, "kind": kind, "name": name, "digest": digest, "meta": {}}
@@ -152,6 +156,7 @@ class Execution(Ownership):
             if is_recordable_end(error):  # so that a replay sees the same
                 raised = {**place, "raised": True, "value": encode_exception(error)}
                 self.append_or_stop("input.recorded", raised, wait=False)
+                self.raised.note(place["step"], error)
             raise
         value = self._encoded_or_stop(made, name)
         if place["kind"] == "llm":
@@ -168,12 +173,24 @@ class Execution(Ownership):
         """
         self._refuse_if_over()
         self.marks.begin()
-        for step in self.state.open_steps if self.state else ():
-            raise self.stop(StepInDoubt(self.run_id, step, self._on_doubt[step][0]))
+        self.refuse_open("the body returned")
         left = [entry for index, entry in self.history.entries.items() if index >= self._position]
         if left:
             found = "the body returned"
             raise self.stop(NonDeterministic(self.run_id, left[0].step, described(left[0]), found))
+
+    def refuse_open(self, found: str) -> None:
+        """Return when no step is open; `found` is what the body has come to instead.
+
+        Raises:
+            StopRun: the end of one is not known, or its next try was not asked for.
+
+        """
+        for step in self.state.open_steps if self.state else ():
+            if step in self._on_doubt:
+                raise self.stop(StepInDoubt(self.run_id, step, self._on_doubt[step][0]))
+            recorded = described(self.history.entries[step])
+            raise self.stop(NonDeterministic(self.run_id, step, recorded, found))
 
     def note_verifying(self, result: Any, *, is_known: bool) -> None:
         """Record that the result is being verified; `is_known`: an earlier attempt came that far."""
@@ -262,7 +279,7 @@ class Execution(Ownership):
         intent = call.intent(attempt, on_doubt)
         self._on_doubt[call.index] = (spec.name, on_doubt)
         self.append_or_stop("step.started", intent, wait=True)  # before the effect
-        self._last_look_or_stop()
+        self.last_look_or_stop()
 
     def _act(self, call: Call, tries: Tries) -> Done | Failed:
         self.step_key = call.key
@@ -288,12 +305,7 @@ class Execution(Ownership):
         failed = call.spec.retrying.after(error, tries, not_done=call.spec.not_done)
         if failed is None:
             return None
-        data = {
-            "step": call.index,
-            "tries": failed.tries.failed,
-            "acted": failed.tries.acted,
-            "due": failed.due(datetime.now(UTC)).isoformat(),
-        }
+        data = failed.told(call.index, datetime.now(UTC))
 
         def append(exception: Any) -> None:
             told = data | {"exception": exception}
@@ -308,17 +320,13 @@ class Execution(Ownership):
         if entry.tries > call.spec.retrying.retries:  # the code allows fewer than it did
             data = {"step": call.index, "owed": entry.acted and call.spec.undo is not None}
             self.append_or_stop("step.failed", data | {"exception": entry.value}, wait=False)
-            raise decode_exception(entry.value)
+            raise self.raised.note(call.index, decode_exception(entry.value))
         left = (entry.due - datetime.now(UTC)).total_seconds()
         self._wait(min(left, call.spec.retrying.longest))
         return self._perform(call, entry)
 
     def _wait(self, seconds: float) -> None:
-        """Sleep between two tries, and stop at once when the run is lost meanwhile."""
-        until = time.monotonic() + seconds
-        while (left := until - time.monotonic()) > 0:
-            time.sleep(min(left, LOOK_SECONDS))
-            self._last_look_or_stop()
+        wait(self, seconds)
 
     def _record_result(self, call: Call, result: Any, *, wait: bool) -> None:
         data = {"step": call.index, "result": result}
@@ -340,34 +348,24 @@ class Execution(Ownership):
         def append(exception: Any) -> None:
             self.append_or_stop("step.failed", data | {"exception": exception}, wait=False)
 
-        return decode_exception(record_exception(error, append))
+        recorded = decode_exception(record_exception(error, append))
+        return self.raised.note(call.index, recorded)
 
     def _settle_doubt(self, call: Call, entry: Entry) -> Any:
         """Decide about a step whose end nobody recorded, in the order that is promised; a person's word comes first."""
         if entry.told == "not happened":
             return self._perform(call, entry)
         if call.spec.resolve is not None:
-            answer = self._resolve(call)
+            answer = asked(self, call)
             if answer is NotDone:
                 return self._perform(call, entry)
             if answer is not Unknown:
                 result = encode(answer, path="result")
                 self._record_result(call, result, wait=True)
                 return decode(result)
-        if call.spec.retry_in_doubt:
-            return self._perform(call, entry)
+        if call.spec.retry_in_doubt:  # what the next try says of itself, it does not say of this one
+            return self._perform(call, replace(entry, acted=True))
         raise self.stop(StepInDoubt(self.run_id, entry.step, entry.name))
-
-    def _resolve(self, call: Call) -> Any:
-        assert call.spec.resolve is not None
-        self.step_key = call.key
-        try:
-            return call.spec.resolve(call.key)
-        except Exception as error:  # noqa: BLE001  # a resolve that fails says nothing
-            logger.warning("resolve of step %s in run %s: %s", call.spec.name, self.run_id, error)
-            return Unknown
-        finally:
-            self.step_key = None
 
     def _digest(self, name: str, told: Any) -> str:
         try:
@@ -393,7 +391,8 @@ class Execution(Ownership):
                 raise
             raise self.stop(error) from error
 
-    def _last_look_or_stop(self) -> None:
+    def last_look_or_stop(self) -> None:
+        """Return if the lease still holds; where it does not, the attempt is over."""
         try:
             self.last_look()
         except UNRECORDED as error:

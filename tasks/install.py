@@ -41,6 +41,7 @@ from .settings import Resolved, TaskSettings, check_overrides, resolve
 from .store import Store, open_store
 from .subscriber import EventSourcingSubscriber
 from .task_signals import install_observation, remake_locks
+from .waiting import install_waiting
 from .worker import Watcher, install_worker
 
 register_signatures()
@@ -93,6 +94,7 @@ class Commander:
         install_rehearsal(app)
         register_tasks(app)
         install_worker(app)
+        install_waiting(app)
         install_bus(app)
         mount_in_flower()
         register_maintenance(app)

@@ -224,6 +224,8 @@ def _pause_for_retry(execution: Execution, headers: Mapping[str, Any]) -> None:
     if headers["task"] != execution.task_name:
         raise ReplaceNotSupported(execution.run_id, headers["task"])
     due = headers.get("eta") or execution.commander.app.now().isoformat()
-    execution.append("run.paused", {"kind": "retry", "due": due, "reason": None}, wait=True)
+    again = execution.raised.again(execution.state)
+    told = {"kind": "retry", "due": due, "reason": None, "again": again}
+    execution.append("run.paused", told, wait=True)
     execution.paused = True
     execution.release()

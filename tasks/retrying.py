@@ -8,9 +8,6 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Final, NamedTuple, Self
 
-LOOK_SECONDS: Final = 0.5
-"""How long a wait between two tries may go on before the lease is looked at."""
-
 RETRIES_MAX: Final = 1000
 _MAX_DOUBLINGS: Final = 64
 
@@ -37,9 +34,14 @@ class Failed(NamedTuple):
     tries: Tries
     seconds: float
 
-    def due(self, now: datetime) -> datetime:
-        """Return when the next try may begin."""
-        return now + timedelta(seconds=self.seconds)
+    def told(self, step: int, now: datetime) -> dict[str, Any]:
+        """Return what the log keeps of it, so that another process can go on: beside the exception itself."""
+        return {
+            "step": step,
+            "tries": self.tries.failed,
+            "acted": self.tries.acted,
+            "due": (now + timedelta(seconds=self.seconds)).isoformat(),
+        }
 
 
 @dataclass(frozen=True, slots=True)

@@ -226,6 +226,26 @@ def define_tasks(app: Celery, witness: Witness) -> None:
             raise self.retry(countdown=0.1)
         return [done, act("two", who)]
 
+    @step(compensate=undo)
+    def flaky(name: str, who: str) -> str:
+        witness.mark("begin", name, who, current_run.idempotency_key)
+        if witness.count("begin", name, who) < 3:
+            raise Refused(name)
+        return name
+
+    @task(name="flow_flaky", durable=True, autoretry_for=(Refused,), retry_kwargs={"countdown": 0})
+    def flow_flaky(who: str) -> list[str]:
+        return [act("one", who), flaky("two", who), act("three", who)]
+
+    @step(retries=5, retry_on=Refused, backoff=600, backoff_max=600, jitter=False)
+    def refused_for_long(who: str) -> None:
+        witness.mark("begin", "one", who)
+        raise Refused(who)
+
+    @task(name="flow_patient", durable=True)
+    def flow_patient(who: str) -> None:
+        refused_for_long(who)
+
     @task(name="flow_goes_on", durable=True, bind=True, max_retries=3)
     def flow_goes_on(self: Task, who: str) -> list[str]:
         done = act("one", who)

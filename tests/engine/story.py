@@ -87,6 +87,8 @@ def fitting(state: RunState | None, type: str) -> dict[str, Any]:
     letter = {"entry": str(state.letter if state else None), "by": "ann@shop"}
     doubt = state is not None and state.paused_kind == "doubt"
     answer = {"step": open_step, "happened": False} if doubt else None
+    raised = state.raised if state and not state.open_steps else None
+    pause = {"kind": "timer"} if raised is None else {"kind": "retry", "again": raised}
     fixed: dict[str, dict[str, Any]] = {
         "run.created": {
             "task": "shop.fulfil",
@@ -101,7 +103,7 @@ def fitting(state: RunState | None, type: str) -> dict[str, Any]:
         "run.stuck": undo,
         "run.delivered": {"outcome": str(state.state) if state else "COMMITTED"},
         "run.requeued": {"reason": "owner dead", "death": True, "due": None},
-        "run.paused": {"kind": "timer", "due": SOON, "reason": None},
+        "run.paused": {**pause, "due": SOON, "reason": None},
         "run.fenced": {"holder": "recovery-1"},
         "run.cancelled": {"reason": "not wanted", "sent": True},
         "run.degraded": {"task": "shop.fulfil", "reason": "no log"},

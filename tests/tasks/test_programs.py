@@ -36,6 +36,8 @@ OPERATIONS = (
     "patched",
     "save",
     "retry",
+    "retried",
+    "asked",
 )
 ENDS = ("return", "raise", "verify")
 OVER = (State.COMMITTED, State.COMPENSATED)
@@ -72,6 +74,11 @@ class World:
         self.act = step(name="act", **again)(self.call)
         self.fail = step(name="fail", **again)(self.call_and_fail)
         self.try_hard = step(name="try", retries=2, retry_on=Away, backoff=0, **again)(self.try_)
+        self.is_away = False
+        self.retried: dict[str, Any] = {
+            "retried": step(name="retried", **again)(self.call_if_there),
+            "asked": lambda name: current_run.record(self.call_if_there, name),
+        }
 
         def body(task: Any) -> Any:
             return self.run(task)
@@ -85,9 +92,12 @@ class World:
             file.write(f"{name}\n")
         return name
 
-    def call_and_fail(self, name: str) -> str:
+    def call_and_fail(self, name: str) -> Any:
         self.call(name)
         raise Away(name)
+
+    def call_if_there(self, name: str) -> str:
+        return self.call_and_fail(name) if self.is_away else self.call(name)
 
     def try_(self, name: str) -> str:
         self.call(name)
@@ -137,6 +147,13 @@ class World:
                     retries += 1
                     if task.request.retries < retries:
                         raise task.retry(countdown=0)
+                case "retried" | "asked":
+                    retries += 1
+                    self.is_away = task.request.retries < retries
+                    try:
+                        done.append(self.retried[operation](name))
+                    except Away as error:
+                        raise task.retry(exc=error, countdown=0) from None
         if self.program.end == "raise":
             raise LookupError("the end")
         return done

@@ -87,13 +87,14 @@ def test_the_last_try_ends_the_step_and_a_replay_tries_nothing(
     act = step(name="charge", retries=1, retry_on=Away, backoff=0)(remote)
 
     def body(self: Any) -> str:
+        told = "paid"
         try:
             act()
         except Away as error:
-            if self.request.retries == 0:
-                raise self.retry(countdown=0) from error
-            return str(error)
-        return "paid"
+            told = str(error)
+        if self.request.retries == 0:
+            raise self.retry(countdown=0)
+        return told
 
     assert bench.run(body, bind=True)[0] == "RETRY"
     assert bench.deliver(bench.run_id, retries=1) == ("SUCCESS", "second")
@@ -139,6 +140,20 @@ def test_an_exception_that_is_too_large_for_the_log_costs_no_try(
     assert entry_of(bench).tries == 1
 
 
+def die_at(bench: Bench, point: CrashPoint) -> None:
+    """Deliver the run's message in a process of its own, which is killed there."""
+    bench.app.commander.close()
+
+    def dies(_: Forked) -> Any:
+        os.environ.update(point.environment())
+        arm()
+        return bench.deliver(bench.run_id)
+
+    with Forked(dies) as process, pytest.raises(EOFError):
+        process.hear()
+    assert point.fired
+
+
 KILLS = [
     ("step.started", 1, "before", 3),  # (event, which of them, before or after it, calls in all)
     ("step.try_failed", 1, "before", 4),  # nobody wrote down that it had raised: it was in doubt
@@ -162,23 +177,46 @@ def test_a_kill_at_any_event_repeats_no_try_that_was_written_down(
         remote.answers = (Away(), Away(), Away(), "paid")  # the one in doubt is no try of the two
     bench.task(body_of(act))
     bench.run_id = bench.send("body")
-    point = CrashPoint(event, nth=nth, when=when, directory=tmp_path)
-    bench.app.commander.close()
-
-    def dies(_: Forked) -> Any:
-        os.environ.update(point.environment())
-        arm()
-        return bench.deliver(bench.run_id)
-
-    with Forked(dies) as process, pytest.raises(EOFError):
-        process.hear()
-    assert point.fired
+    die_at(bench, CrashPoint(event, nth=nth, when=when, directory=tmp_path))
     result = bench.app.commander.bootstrapper.bootstrap()
     assert (result.recovered, result.aborted) == (1, 0), result
     assert bench.deliver(bench.run_id) == ("SUCCESS", "paid")
     assert len(remote.calls) == calls
     assert set(remote.calls) == {f"{bench.run_id}:0"}
     assert (entry_of(bench).status, entry_of(bench).tries) == ("completed", 2)
+
+
+def test_a_repeated_step_owes_its_undo_for_the_try_of_which_nobody_knows_the_end(
+    bench: Bench, tmp_path: Path
+) -> None:
+    remote = Remote(tmp_path, "paid", Declined())
+    options: dict[str, Any] = {"compensate": "undo.it", "not_done": Declined}
+    act = step(name="charge", retry_in_doubt=True, **options)(remote)
+    bench.task(body_of(act))
+    bench.run_id = bench.send("body")
+    die_at(bench, CrashPoint("step.completed", when="before", directory=tmp_path))
+    bench.app.commander.bootstrapper.bootstrap()
+    assert bench.deliver(bench.run_id)[0] == "FAILURE"
+    found = bench.history(bench.run_id).state
+    assert found is not None
+    assert found.owed == (0,)
+
+
+@pytest.mark.parametrize("begins", [lambda: None, lambda: current_run.checkpoint(1)])
+def test_a_changed_body_that_does_not_come_to_the_next_try_is_parked(
+    bench: Bench, tmp_path: Path, begins: Callable[[], None]
+) -> None:
+    act = step(name="charge", retries=1, retry_on=Away, backoff=0)(Remote(tmp_path, Away()))
+    bench.task(body_of(act))
+    bench.run_id = bench.send("body")
+    die_at(bench, CrashPoint("step.try_failed", directory=tmp_path))
+    bench.app.commander.bootstrapper.bootstrap()
+    bench.app.tasks.pop("body")
+    bench.task(body_of(begins))
+    assert bench.deliver(bench.run_id)[0] == "IGNORED"
+    found = bench.history(bench.run_id).state
+    assert found is not None
+    assert (found.state, found.paused_kind) == (State.PAUSED, "version")
 
 
 def test_a_kill_between_two_tries_leaves_no_doubt_even_where_a_doubt_would_abort(
@@ -188,16 +226,7 @@ def test_a_kill_between_two_tries_leaves_no_doubt_even_where_a_doubt_would_abort
     act = step(name="charge", retries=1, retry_on=Away, backoff=0)(remote)
     bench.task(body_of(act))
     bench.run_id = bench.send("body")
-    point = CrashPoint("step.try_failed", directory=tmp_path)
-    bench.app.commander.close()
-
-    def dies(_: Forked) -> Any:
-        os.environ.update(point.environment())
-        arm()
-        return bench.deliver(bench.run_id)
-
-    with Forked(dies) as process, pytest.raises(EOFError):
-        process.hear()
+    die_at(bench, CrashPoint("step.try_failed", directory=tmp_path))
     assert bench.history(bench.run_id).in_doubt == ()
     assert bench.app.commander.bootstrapper.bootstrap().recovered == 1
     assert bench.deliver(bench.run_id) == ("SUCCESS", "paid")
@@ -208,18 +237,9 @@ def test_code_that_allows_fewer_tries_than_were_made_ends_with_the_recorded_exce
 ) -> None:
     remote = Remote(tmp_path, Away("the third"), "paid")
     options: dict[str, Any] = {"retry_on": Away, "backoff": 0, "compensate": "undo.it"}
-    point = CrashPoint("step.try_failed", directory=tmp_path)
     bench.task(body_of(step(name="charge", retries=3, **options)(remote)))
     bench.run_id = bench.send("body")
-    bench.app.commander.close()
-
-    def dies(_: Forked) -> Any:
-        os.environ.update(point.environment())
-        arm()
-        return bench.deliver(bench.run_id)
-
-    with Forked(dies) as process, pytest.raises(EOFError):
-        process.hear()
+    die_at(bench, CrashPoint("step.try_failed", directory=tmp_path))
     bench.app.commander.bootstrapper.bootstrap()
     bench.app.tasks.pop("body")
     bench.task(body_of(step(name="charge", **options | {"retry_on": ()})(remote)))
@@ -229,6 +249,28 @@ def test_code_that_allows_fewer_tries_than_were_made_ends_with_the_recorded_exce
     found = bench.history(bench.run_id).state
     assert found is not None
     assert found.owed == (0,)
+
+
+def test_a_run_whose_end_is_asked_for_while_it_waits_is_left_to_recovery(
+    bench: Bench, tmp_path: Path
+) -> None:
+    remote = Remote(tmp_path, Away(), "paid")
+    act = step(name="charge", retries=1, retry_on=Away, backoff=3600, backoff_max=3600)(remote)
+    commander = bench.app.commander
+
+    def cancel() -> None:
+        wait_until(lambda: "step.try_failed" in types(bench), what="the first try")
+        told = {"reason": "revoked", "sent": True}
+        commander.engine.append("run.cancelled", told, run_id=bench.run_id)
+
+    bench.task(body_of(act))
+    bench.run_id = bench.send("body")
+    other = threading.Thread(target=cancel)
+    other.start()
+    assert bench.deliver(bench.run_id)[0] == "IGNORED"
+    other.join()
+    assert commander.bootstrapper.bootstrap().aborted == 1
+    assert len(remote.calls) == 1
 
 
 def test_a_run_that_is_lost_while_it_waits_tries_nothing_more(bench: Bench, tmp_path: Path) -> None:
