@@ -363,7 +363,7 @@ class Execution(Ownership):
                 result = encode(answer, path="result")
                 self._record_result(call, result, wait=True)
                 return decode(result)
-        if call.spec.retry_in_doubt:  # what the next try says of itself, it does not say of this one
+        if call.spec.retry_in_doubt:  # what that try says of itself, it does not say of this one
             return self._perform(call, replace(entry, acted=True))
         raise self.stop(StepInDoubt(self.run_id, entry.step, entry.name))
 

@@ -12,7 +12,7 @@ import inspect
 from collections.abc import Callable
 from contextvars import ContextVar
 from dataclasses import dataclass
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, overload
+from typing import Any, Generic, Literal, ParamSpec, TypedDict, TypeVar, overload
 from uuid import uuid4
 
 from celery import Task
@@ -91,10 +91,10 @@ def step(
     *,
     name: str | None = None,
     compensate: Any = None,
-    not_done: tuple[type[BaseException], ...] = (),
+    not_done: tuple[type[BaseException], ...] | type[BaseException] = (),
     resolve: Callable[[str], Any] | None = None,
     retry_in_doubt: bool = False,
-    in_doubt: str | None = None,
+    in_doubt: Literal["abort", "park"] | None = None,
     retries: int = 0,
     retry_on: tuple[type[Exception], ...] | type[Exception] = (),
     backoff: float = 1.0,
@@ -114,13 +114,18 @@ def step(function: Any = None, /, **options: Any) -> Any:  # noqa: D417  # the o
         in_doubt: `"abort"` (undo the run) or `"park"` (ask a person) when nothing else settles the doubt;
             default `commander_in_doubt`.
         retries: how many more tries a call gets that raised one of `retry_on`, under the same idempotency key. Each
-            failed try is in the log; a crash repeats none of them.
+            failed try is in the log; a crash repeats none of them. A retry of the whole task (`self.retry`,
+            `autoretry_for`) that the last one brought about begins again with all of them.
         retry_on: the exceptions after which the step is tried again; it must be given where `retries` is.
         backoff: seconds until the second try, doubled for each later one, up to `backoff_max` (seconds). The worker's
-            slot is held meanwhile: for waits of minutes let the task retry itself.
+            slot is held meanwhile: for waits of minutes let the task retry itself. A worker that is told to stop
+            hands the run over instead of waiting.
         jitter: wait between half and the whole of that, at random, so that many runs do not come back at once.
-        timeout: seconds after which a try raises `StepTimeout`, at whatever it is doing: its effect is then not known.
-            Only where the body runs in the main thread of its process: prefork and solo pools.
+        timeout: seconds after which a try raises `StepTimeout`, at whatever it is doing: its effect is then not known,
+            so its undo is owed, unless `not_done` lists StepTimeout. It is a signal (SIGALRM), which is heard between
+            two lines of Python: one long call into C ends first, and a function that catches Exception may hide it.
+            Only where the body runs in the main thread of its process: prefork and solo pools; elsewhere the step is
+            refused before it begins.
 
     Raises:
         TypeError: an option that is not one of these, or of the wrong kind.

@@ -58,11 +58,16 @@ def limited(name: str, seconds: float | None) -> Iterator[None]:
             raise StepTimeout(name, seconds)
 
     began = time.monotonic()
+    left, interval = signal.setitimer(signal.ITIMER_REAL, 0)
     handler = signal.signal(signal.SIGALRM, strike)
-    left, interval = signal.setitimer(signal.ITIMER_REAL, seconds)
     try:
-        yield
-        is_over = True
+        try:
+            signal.setitimer(signal.ITIMER_REAL, seconds)
+            yield
+        finally:
+            is_over = (
+                True  # it may strike just before this; then the outer block still puts all back
+            )
     finally:
         is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0)

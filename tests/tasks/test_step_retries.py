@@ -202,9 +202,12 @@ def test_a_repeated_step_owes_its_undo_for_the_try_of_which_nobody_knows_the_end
     assert found.owed == (0,)
 
 
-@pytest.mark.parametrize("begins", [lambda: None, lambda: current_run.checkpoint(1)])
-def test_a_changed_body_that_does_not_come_to_the_next_try_is_parked(
-    bench: Bench, tmp_path: Path, begins: Callable[[], None]
+@pytest.mark.parametrize(
+    "begins, found",
+    [(lambda: None, "the body returned"), (lambda: current_run.checkpoint(1), "checkpoint()")],
+)
+def test_a_changed_body_that_does_not_come_to_the_next_try_is_parked_with_both_sides_named(
+    bench: Bench, tmp_path: Path, begins: Callable[[], None], found: str
 ) -> None:
     act = step(name="charge", retries=1, retry_on=Away, backoff=0)(Remote(tmp_path, Away()))
     bench.task(body_of(act))
@@ -214,9 +217,10 @@ def test_a_changed_body_that_does_not_come_to_the_next_try_is_parked(
     bench.app.tasks.pop("body")
     bench.task(body_of(begins))
     assert bench.deliver(bench.run_id)[0] == "IGNORED"
-    found = bench.history(bench.run_id).state
-    assert found is not None
-    assert (found.state, found.paused_kind) == (State.PAUSED, "version")
+    (*_, last) = bench.app.commander.engine.history(bench.run_id)
+    assert (last.type, last.payload["kind"]) == ("run.paused", "version")
+    assert "step charge" in last.payload["reason"]
+    assert found in last.payload["reason"]
 
 
 def test_a_kill_between_two_tries_leaves_no_doubt_even_where_a_doubt_would_abort(
