@@ -148,7 +148,10 @@ def _cancelled(state: RunState | None, event: Event) -> RunState:
     if state.state in FINISHED:
         raise Refused(f"too late: the run is {state.state}")
     unclaimed = state.state is State.PENDING and state.attempt == 0 and not state.open_steps
-    over: _Changes = {"state": State.COMPENSATED, "delivered": not sent} if unclaimed else {}
+    told = (
+        not sent and event.payload.get("awaited") is not True
+    )  # its caller saw it fail, nobody else waits
+    over: _Changes = {"state": State.COMPENSATED, "delivered": told} if unclaimed else {}
     first = reason if state.cancel_requested is None else state.cancel_requested
     return _moved(state, event, cancel_requested=first, **over)
 

@@ -18,6 +18,7 @@
     ├── InvalidRoutingKey   the bus cannot carry or match that
     ├── UnreadableMessage   the bus brought something that is no message of ours
     ├── KeyRefused          a business key that cannot be one, or a task that can have none
+    ├── KeyConflict         a business key stands for a run that was sent with other arguments
     └── ForeignStore        a message names another store than this worker's
 """
 
@@ -148,6 +149,20 @@ class KeyRefused(CommanderError):
         self.task = task
         self.key = key
         self.reason = reason
+
+
+class KeyConflict(CommanderError):
+    """Key {key!r} of task {task} stands for run {run_id}, sent with other arguments ({recorded}, now {found}).
+
+    Nothing was sent. `run_id` names the run that has the key; the two digests are those of the arguments.
+    """
+
+    def __init__(self, task: str, key: str, run_id: str, digests: tuple[str, str]) -> None:
+        super().__init__(task, key, run_id, digests)
+        self.task = task
+        self.key = key
+        self.run_id = run_id
+        self.recorded, self.found = digests
 
 
 class UnreadableMessage(CommanderError):

@@ -1,8 +1,8 @@
 """Give a run a business key: who asks for a second run of a key that is taken gets the first one.
 
-It takes no lock and no table. The id of a key's first run follows from the namespace, the task and the key, that of
-each later one from the run before it. So whoever asks at one moment asks for one id, and of several `run.created` with
-one id the log counts the first.
+It takes no lock and no table. The id of a key's first run follows from the log, the namespace, the task and the key,
+that of each later one from the run before it. So whoever asks at one moment asks for one id, and of several
+`run.created` with one id the log counts the first.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from celery import Celery
 from celery.result import AsyncResult
 from celery.states import PENDING, SUCCESS
 
-from celery_commander.engine import RunState, State, decode
+from celery_commander.engine import RunHistory, RunState, State, decode
 
 from .errors import KeyRefused
-from .message import KEY_HEADER
-from .publishing import is_durable
+from .message import KEY_HEADER, travelling_call
+from .publishing import is_durable, refuse_other_call
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -36,16 +36,24 @@ _IDS: Final = UUID("6f0c4f39-5a0e-4c0e-9d0b-0a4a3a6c1f5e")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Say which run a key stands for; `state` is None where that one is to be made."""
+    """Say which run a key stands for; `history` is None where that one is to be made."""
 
     run_id: str
     previous: str | None
-    state: RunState | None
+    history: RunHistory | None
 
 
-def first_id(namespace: str, task: str, key: str) -> str:
-    """Return the id of a key's first run: a UUIDv5 (RFC 9562, section 5.5)."""
-    return str(uuid5(_IDS, json.dumps([namespace, task, key])))
+def first_id(commander: Commander, task: str, key: str) -> str:
+    """Return the id of a key's first run: a UUIDv5 (RFC 9562, section 5.5).
+
+    Another log gives another one: results of an earlier life, which a backend still holds, are not its own.
+
+    Raises:
+        LogError: the log cannot be opened.
+
+    """
+    told = [commander.engine.log_id, commander.namespace, task, key]
+    return str(uuid5(_IDS, json.dumps(told)))
 
 
 def successor(run_id: str) -> str:
@@ -60,10 +68,10 @@ def find(commander: Commander, task: str, key: str) -> Place:
         LogError, StoreUnavailable: it cannot be told.
 
     """
-    run_id, previous = first_id(commander.namespace, task, key), None
-    while (state := commander.history(run_id).state) is not None:
+    run_id, previous = first_id(commander, task, key), None
+    while (state := (history := commander.history(run_id)).state) is not None:
         if holds(state):
-            return Place(run_id, previous, state)
+            return Place(run_id, previous, history)
         run_id, previous = successor(run_id), run_id
     return Place(run_id, previous, None)
 
@@ -90,13 +98,11 @@ def install_keys(app: Celery) -> None:
             return below(name, *args, **options)
         key = _checked(app, name, key, options)
         commander: Commander = app.commander
-        if commander.settings.register_on_publish == "never":
-            # Nobody can look here; the worker that takes the message finds out whether its run is there.
-            place = Place(first_id(commander.namespace, name, key), None, None)
-        else:
-            place = find(commander, name, key)
-        if place.state is not None:
-            return _taken(commander, place, options)
+        place = find(commander, name, key)
+        if place.history is not None:
+            call = travelling_call(*_call_of(args, options))
+            refuse_other_call(commander, place.history, key, call)
+            return _taken(commander, place.run_id, place.history, options)
         carried = {KEY_HEADER: {"key": key, "previous": place.previous}}
         options["headers"] = {**(options.get("headers") or {}), **carried}
         options["task_id"] = place.run_id
@@ -108,6 +114,12 @@ def install_keys(app: Celery) -> None:
 def _checked(app: Celery, name: str, key: object, options: Mapping[str, Any]) -> str:
     if not is_durable(app, name):
         raise KeyRefused(name, key, "only a durable task that this process knows can have a key")
+    if app.commander.settings.register_on_publish == "never":
+        raise KeyRefused(
+            name,
+            key,
+            "this process registers no runs (register_on_publish is 'never') and does not look who has the key",
+        )
     if options.get("task_id") is not None:
         raise KeyRefused(
             name,
@@ -126,23 +138,36 @@ def _checked(app: Celery, name: str, key: object, options: Mapping[str, Any]) ->
     return text
 
 
-def _taken(commander: Commander, place: Place, options: Mapping[str, Any]) -> AsyncResult:
-    logger.info("Run %s has that key already; nothing is sent.", place.run_id)
-    result: AsyncResult = (options.get("result_cls") or commander.app.AsyncResult)(place.run_id)
-    state = place.state
+def _call_of(args: tuple[Any, ...], options: Mapping[str, Any]) -> tuple[Any, Any]:
+    """Return what was given to `send_task(name, args, kwargs, ...)`, by place or by name."""
+    given = (*args[:2], *(options.get(name) for name in ("args", "kwargs")[len(args) :]))
+    return given[0], given[1]
+
+
+def _taken(
+    commander: Commander, run_id: str, history: RunHistory, options: Mapping[str, Any]
+) -> AsyncResult:
+    logger.info("Run %s has that key already; nothing is sent.", run_id)
+    result: AsyncResult = (options.get("result_cls") or commander.app.AsyncResult)(run_id)
+    state = history.state
     if state is not None and state.state is State.COMMITTED and state.delivered:
-        _tell_again(commander, result)
+        _tell_again(history, result)
     return result
 
 
-def _tell_again(commander: Commander, result: AsyncResult) -> None:
+def _tell_again(history: RunHistory, result: AsyncResult) -> None:
     """Store a recorded result once more where the backend has let go of it: nobody waits for ever."""
     try:
         backend = result.backend
         if backend.get_task_meta(result.id, cache=False)["status"] != PENDING:
             return
-        outcome = commander.history(result.id).outcome
-        if outcome is not None:
-            backend.store_result(result.id, decode(outcome[1]), SUCCESS)
+        if history.outcome is not None:
+            backend.store_result(result.id, decode(history.outcome[1]), SUCCESS)
+            return
+        logger.warning(
+            "Run %s has committed, and nobody has its result any more: neither the backend, nor the log, from which"
+            " it was compacted away. Who waits for it waits in vain.",
+            result.id,
+        )
     except Exception as error:  # noqa: BLE001  # a backend that is away costs the answer, not the call
         logger.warning("The result of run %s was not stored again: %s", result.id, error)

@@ -129,6 +129,17 @@ def created_data(commander: Commander, message: Message) -> dict[str, Any]:
     }
 
 
+def travelling_call(args: Any, kwargs: Any) -> list[Any]:
+    """Return the arguments of a call as its message carries them: plain JSON, comparable.
+
+    Raises:
+        UnrecordableValue: an argument that JSON cannot carry.
+
+    """
+    call: list[Any] = _travelling([list(args or ()), dict(kwargs or {})], "the message")
+    return call
+
+
 def _due(commander: Commander, eta: str | None) -> str | None:
     """Return an ETA as a moment in UTC; one without a zone is UTC, as Celery's workers read it."""
     if eta is None:

@@ -17,11 +17,11 @@ from celery.app.amqp import AMQP, task_message
 from kombu import Exchange, Queue
 from kombu.utils.imports import symbol_by_name
 
-from celery_commander.engine import CommanderError, NewEvent, new_event_id
+from celery_commander.engine import CommanderError, NewEvent, RunHistory, new_event_id
 
-from .errors import ReplaceNotSupported
+from .errors import KeyConflict, ReplaceNotSupported
 from .execution import Execution, current_execution
-from .message import HEADER, KEY_HEADER, Message, created_data, of_publish
+from .message import HEADER, KEY_HEADER, Message, created_data, of_publish, travelling_call
 from .travel import check_travels
 
 if TYPE_CHECKING:
@@ -160,13 +160,33 @@ def _send_durable(
     try:
         commander.engine.append_many([created], wait=True)  # before the broker has it
         if KEY_HEADER in headers and not _is_first(commander, run_id, event_id):
-            return None  # another process asked for the same key at the same moment, and sends
+            # Another process asked for the same key at the same moment, and sends.
+            call = travelling_call(body[0], body[1])
+            refuse_other_call(
+                commander, commander.history(run_id), headers[KEY_HEADER]["key"], call
+            )
+            return None
         result = send(stamped)
     except BaseException as error:
-        _note_not_sent(commander, run_id, event_id, error)
+        _note_not_sent(commander, run_id, event_id, error, awaited=KEY_HEADER in headers)
         raise
     commander.engine.append("task.sent", {"task": headers["task"]}, run_id=run_id, wait=False)
     return result
+
+
+def refuse_other_call(commander: Commander, history: RunHistory, key: str, call: list[Any]) -> None:
+    """Return if the run that has a key was sent with these arguments, or was compacted away and nobody can tell.
+
+    Raises:
+        KeyConflict: it was sent with others; one of the two callers means another thing by the key.
+
+    """
+    body = history.message.get("body")
+    if body is None or list(body[:2]) == call:
+        return
+    digests = (commander.store.digest(list(body[:2])), commander.store.digest(call))
+    task, run_id = history.created["task"], history.message["headers"]["id"]
+    raise KeyConflict(task, key, run_id, digests)
 
 
 def _is_first(commander: Commander, run_id: str, event_id: str) -> bool:
@@ -197,13 +217,17 @@ def _stamp(commander: Commander) -> dict[str, Any]:
     return {"log_id": commander.engine.log_id}
 
 
-def _note_not_sent(commander: Commander, run_id: str, event_id: str, error: BaseException) -> None:
+def _note_not_sent(
+    commander: Commander, run_id: str, event_id: str, error: BaseException, *, awaited: bool
+) -> None:
     """Cancel a run whose message did not leave, so that a caller who tries again does not get two.
 
     That its registration raised does not say that it was not written: the wait for the disk may have failed. A
-    second publication under an id that is taken made no run, and so cancels none.
+    second publication under an id that is taken made no run, and so cancels none. `awaited` says that others may have
+    been given the run's result, because they asked for its key meanwhile: they are told.
     """
-    data = {"reason": f"not sent: {type(error).__name__}", "sent": False}
+    reason = f"not sent: {type(error).__name__}"
+    data = {"reason": reason, "sent": False, "awaited": awaited}
     try:
         history = commander.engine.history(run_id)
         first = next((event for event in history if event.type == "run.created"), None)

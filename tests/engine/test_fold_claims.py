@@ -233,3 +233,10 @@ def test_an_unrecorded_execution_ends_the_run():
 )
 def test_a_settled_run_needs_nobody(lines, settled):
     assert existing(*lines).settled is settled
+
+
+def test_a_run_whose_message_did_not_leave_is_still_told_to_those_who_await_it():
+    unsent = {"reason": "not sent: OperationalError", "sent": False}
+    assert existing(*PENDING, ("run.cancelled", unsent)).settled
+    awaited = existing(*PENDING, ("run.cancelled", {**unsent, "awaited": True}))
+    assert (awaited.state, awaited.delivered, awaited.settled) == (State.COMPENSATED, False, False)

@@ -175,7 +175,7 @@ def test_many_processes_that_ask_at_once_send_one_message(bench: Bench) -> None:
         child.hear()
         return str(task.apply_async((1,), key="k").id)
 
-    children = [Forked(ask) for _ in range(6)]
+    children = [Forked(ask) for _ in range(20)]
     try:
         for child in children:
             assert child.hear() == "ready"
