@@ -34,7 +34,7 @@ class Raised:
 
         What a body has caught, and has gone on from, stays as it is recorded.
         """
-        if state is None or state.raised is None or state.raised != self._index:
+        if state is None or state.open_steps or state.raised != self._index:
             return None
         is_cause = any(self._error is error for cause in self._causes for error in _chain(cause))
         return self._index if is_cause else None

@@ -40,7 +40,7 @@ from celery_commander.engine import (
 )
 
 from .gate import fork_gate
-from .keys import successor
+from .keys import follower_of
 from .message import as_new_run, created_data, of_created
 from .publishing import publish_again
 from .stuck import StuckUndo, undo_given_up
@@ -263,8 +263,8 @@ class DeadLetters:
         if state is None or state.key is None:
             log_id = self._commander.engine.log_id
             return str(uuid.uuid5(uuid.NAMESPACE_URL, f"celery-commander:{log_id}:{letter.id}"))
-        follower = successor(letter.run_id)
-        if self._commander.history(follower).state is not None:
+        follower, is_next = follower_of(self._commander, state.task, state.key, letter.run_id)
+        if not is_next:
             reason = f"run {follower} has taken its place: it was sent with the same key"
             raise DeadLetterRefused(letter.id, reason)
         return follower

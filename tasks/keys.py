@@ -1,8 +1,8 @@
 """Give a run a business key: who asks for a second run of a key that is taken gets the first one.
 
-It takes no lock and no table. The id of a key's first run follows from the log, the namespace, the task and the key,
-that of each later one from the run before it. So whoever asks at one moment asks for one id, and of several
-`run.created` with one id the log counts the first.
+It takes no lock and no table. The id of a key's n-th run follows from the log, the namespace, the task, the key and n;
+there is an n-th one only where the one before it has given its key back. So whoever asks at one moment asks for one id,
+and of several `run.created` with one id the log counts the first.
 """
 
 from __future__ import annotations
@@ -38,13 +38,14 @@ _IDS: Final = UUID("6f0c4f39-5a0e-4c0e-9d0b-0a4a3a6c1f5e")
 class Place:
     """Say which run a key stands for; `history` is None where that one is to be made."""
 
+    number: int
     run_id: str
     previous: str | None
     history: RunHistory | None
 
 
-def first_id(commander: Commander, task: str, key: str) -> str:
-    """Return the id of a key's first run: a UUIDv5 (RFC 9562, section 5.5).
+def id_of(commander: Commander, task: str, key: str, number: int) -> str:
+    """Return the id of a key's run of that number, from 0: a UUIDv5 (RFC 9562, section 5.5).
 
     Another log gives another one: results of an earlier life, which a backend still holds, are not its own.
 
@@ -52,28 +53,62 @@ def first_id(commander: Commander, task: str, key: str) -> str:
         LogError: the log cannot be opened.
 
     """
-    told = [commander.engine.log_id, commander.namespace, task, key]
+    told = [commander.engine.log_id, commander.namespace, task, key, number]
     return str(uuid5(_IDS, json.dumps(told)))
 
 
-def successor(run_id: str) -> str:
-    """Return the id of the run that follows one whose key is free again."""
-    return str(uuid5(_IDS, run_id))
-
-
 def find(commander: Commander, task: str, key: str) -> Place:
-    """Look for the run that has a key.
+    """Look for the run that has a key, by as many looks as the number of its runs has digits in base 2, doubled.
+
+    "Unbounded searching": J. L. Bentley, A. C. Yao, Information Processing Letters 5 (3), 1976.
 
     Raises:
         LogError, StoreUnavailable: it cannot be told.
 
     """
-    run_id, previous = first_id(commander, task, key), None
-    while (state := (history := commander.history(run_id)).state) is not None:
-        if holds(state):
-            return Place(run_id, previous, history)
-        run_id, previous = successor(run_id), run_id
-    return Place(run_id, previous, None)
+
+    def look(number: int) -> Place:
+        run_id = id_of(commander, task, key, number)
+        previous = id_of(commander, task, key, number - 1) if number else None
+        history = commander.history(run_id)
+        return Place(number, run_id, previous, history if history.state is not None else None)
+
+    there, place = -1, look(0)
+    while place.history is not None:
+        if _has_it(place):
+            return place
+        there = place.number
+        place = look(2 * there + 1)
+    while place.number - there > 1:  # runs are there up to the one, and from the other on none is
+        middle = look((there + place.number) // 2)
+        if middle.history is None:
+            place = middle
+        elif _has_it(middle):
+            return middle
+        else:
+            there = middle.number
+    return place
+
+
+def follower_of(commander: Commander, task: str, key: str, run_id: str) -> tuple[str, bool]:
+    """Return the id of the run that follows a key's last one, `run_id`, and True; or of what came after it, and False.
+
+    Raises:
+        LogError, StoreUnavailable: it cannot be told.
+
+    """
+    place = find(commander, task, key)
+    if place.run_id == run_id:
+        return id_of(commander, task, key, place.number + 1), True
+    if place.history is None and place.previous is not None:
+        return (place.run_id, True) if place.previous == run_id else (place.previous, False)
+    return place.run_id, False
+
+
+def _has_it(place: Place) -> bool:
+    return (
+        place.history is not None and place.history.state is not None and holds(place.history.state)
+    )
 
 
 def holds(state: RunState) -> bool:

@@ -65,9 +65,8 @@ def limited(name: str, seconds: float | None) -> Iterator[None]:
             signal.setitimer(signal.ITIMER_REAL, seconds)
             yield
         finally:
-            is_over = (
-                True  # it may strike just before this; then the outer block still puts all back
-            )
+            # It may strike just before this; then the outer block still puts all back.
+            is_over = True
     finally:
         is_over = True
         signal.setitimer(signal.ITIMER_REAL, 0)

@@ -66,6 +66,7 @@ def test_a_retry_takes_the_index_back_and_what_may_have_been_done_stays_owed() -
         ((*FAILED, ("step.started@4", {"step": 1})), retry(0)),
         ((*EXECUTING, "step.started@5", "step.completed@5"), retry(0)),
         ((*EXECUTING, "step.started@5"), retry(0)),
+        ((*EXECUTING, *["step.started@5"] * 2, ("step.failed@5", {"step": 1})), retry(1)),
         ((*FAILED, retry(0)), retry(0)),
         (EXECUTING, retry(0)),
     ],

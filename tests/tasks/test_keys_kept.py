@@ -11,6 +11,7 @@ from kombu.exceptions import OperationalError
 
 from celery_commander.engine import State
 from celery_commander.tasks import Commander, KeyConflict, KeyRefused
+from celery_commander.tasks.keys import find
 from tests.engine.forked import together
 
 from .bench import Bench
@@ -153,3 +154,20 @@ def test_a_new_log_knows_no_run_of_an_old_one_and_gets_none_of_its_results(tmp_p
         ids.add(result.id)
         app.backend.store_result(result.id, life, "SUCCESS")
     assert len(ids) == 2
+
+
+def test_the_run_that_has_a_key_is_found_behind_any_number_of_those_that_had_it(
+    bench: Bench,
+) -> None:
+    def body(order: int) -> None:
+        raise ValueError
+
+    task = fulfil(bench, body)
+    ids: list[str] = []
+    for number in range(18):
+        assert find(bench.app.commander, "fulfil", "k").number == number
+        ids.append(task.apply_async((1,), key="k").id)
+        assert task.apply_async((1,), key="k").id == ids[-1]
+        bench.deliver(ids[-1])
+    assert created(bench.app) == ids
+    assert [bench.history(each).created["previous"] for each in ids] == [None, *ids[:-1]]

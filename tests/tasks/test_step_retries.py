@@ -370,6 +370,13 @@ def test_a_timer_that_runs_already_goes_on_after_the_step(bench: Bench) -> None:
     assert (after[0] > 0) is (before[0] > 0)
 
 
+def test_a_timer_that_has_struck_leaves_no_trace(bench: Bench) -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    act = step(name="charge", timeout=0.05)(sleeps([], 300))
+    assert bench.run(body_of(act))[0] == "FAILURE"
+    assert signal.getsignal(signal.SIGALRM) is before
+
+
 def test_where_nothing_can_be_interrupted_a_timeout_is_refused_before_the_step(
     bench: Bench,
 ) -> None:
