@@ -52,7 +52,14 @@ class CurrentRun:
 
     @property
     def idempotency_key(self) -> str:
-        """Return the key of the step that is running: the same whenever it is run again. Outside a run a fresh one."""
+        """Return the key of the step that is running: the same whenever it is run again. Outside a run a fresh one.
+
+        A thread that a step starts must be given the step's context (`contextvars.copy_context().run`), or the key.
+
+        Raises:
+            RunStopped: no step is running, or a bare thread of a run asks.
+
+        """
         execution = current_execution.get()
         if execution is not None:
             if execution.step_key is None:
@@ -60,7 +67,10 @@ class CurrentRun:
                     execution.run_id, "an idempotency key belongs to a step; ask for it inside one"
                 )
             return execution.step_key
-        return plain_key.get() or str(uuid4())
+        if (key := plain_key.get()) is not None:
+            return key
+        refuse_lost_thread("idempotency_key")
+        return str(uuid4())
 
     def now(self) -> datetime:
         """Return the time in UTC, recorded."""

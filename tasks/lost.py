@@ -27,5 +27,5 @@ def refuse_lost_thread(name: str) -> None:
     ]
     if others and not current_task:
         raise RunStopped(
-            others[0], f"step {name} was called in a thread of its own; call it from the body"
+            others[0], f"{name} was called in a thread of its own; call it from the body"
         )

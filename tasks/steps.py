@@ -142,7 +142,7 @@ def call(spec: StepSpec, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     execution = current_execution.get()
     if execution is not None:
         return execution.step(spec, args, kwargs)
-    refuse_lost_thread(spec.name)
+    refuse_lost_thread(f"step {spec.name}")
     if plain_key.get() is not None:
         return spec.function(*args, **kwargs)
     token = plain_key.set(str(uuid4()))
