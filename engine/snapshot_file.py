@@ -41,6 +41,7 @@ _END_BYTES_MAX: Final = 1024
 _CHUNK_BYTES: Final = 1024 * 1024
 _LINE_BYTES_MAX: Final = LINE_BYTES_MAX + 4096  # an event, and what is said of it here
 _PROBE_BYTES: Final = 8192
+_UNREADABLE: Final = (ValueError, KeyError, IndexError, TypeError)
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,27 +174,29 @@ class SnapshotFile:
 
     def runs(self) -> Iterator[dict[str, Any]]:
         """Yield the row of every run, by run id."""
-        return (json.loads(rest) for _, rest in self._parts("R"))
+        return self._read(json.loads(rest) for _, rest in self._parts("R"))
 
     def rows(self) -> Iterator[tuple[str, dict[str, Any]]]:
         """Yield the rows of other tables with the table's name."""
-        for rest in self._lines(b"T "):
-            table, _, row = rest.partition(b" ")
-            yield table.decode("ascii"), json.loads(row)
+        parts = (rest.partition(b" ") for rest in self._lines(b"T "))
+        return self._read((table.decode("ascii"), json.loads(row)) for table, _, row in parts)
 
     def events(self) -> Iterator[tuple[str, StoredLine]]:
         """Yield the stored lines of all unfinished runs, by run id, and in order for each."""
-        return ((run_id, _stored(rest)) for run_id, rest in self._parts("L"))
+        return self._read((run_id, _stored(rest)) for run_id, rest in self._parts("L"))
 
     def run(self, run_id: str) -> dict[str, Any] | None:
         """Return the row of one run, or None."""
-        found = self._opened(lambda fd: self._find(fd, "R", run_id))
-        row: dict[str, Any] | None = json.loads(found[0]) if found else None
-        return row
+
+        def row(fd: int) -> dict[str, Any] | None:
+            found = self._find(fd, "R", run_id)
+            return json.loads(found[0]) if found else None
+
+        return self._opened(row)
 
     def lines(self, run_id: str) -> list[StoredLine]:
         """Return the kept lines of one run; none when it had ended, or is not known."""
-        return [_stored(rest) for rest in self._opened(lambda fd: self._find(fd, "L", run_id))]
+        return self._opened(lambda fd: [_stored(rest) for rest in self._find(fd, "L", run_id)])
 
     def _opened(self, work: Callable[[int], T]) -> T:
         try:
@@ -206,10 +209,20 @@ class SnapshotFile:
             raise SnapshotMismatch(self.path, error.reason) from error
         try:
             return work(opened.fd)
-        except (ValueError, KeyError, IndexError, TypeError) as error:
-            raise SnapshotMismatch(self.path, f"it cannot be read: {error}") from error
+        except _UNREADABLE as error:
+            raise self._mismatch(error) from error
         finally:
             opened.close()
+
+    def _read(self, parts: Iterator[T]) -> Iterator[T]:
+        """Yield what is read part by part, whatever a part turns out to be."""
+        try:
+            yield from parts
+        except _UNREADABLE as error:
+            raise self._mismatch(error) from error
+
+    def _mismatch(self, error: Exception) -> SnapshotMismatch:
+        return SnapshotMismatch(self.path, f"it cannot be read: {error}")
 
     def _line(self, fd: int, offset: int) -> bytes:
         """Return the line that begins at an offset, without its LF; most are short."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,18 +16,21 @@ from celery_commander.engine import (
     UnknownSnapshot,
 )
 from celery_commander.engine.dead_letters import DeadLetterQueue
+from celery_commander.engine.events import Position
+from celery_commander.engine.files import Files
 from celery_commander.engine.ledger_view import LedgerView, restore
 from celery_commander.engine.snapshot_file import Head, SnapshotFile, SnapshotWriter
 from celery_commander.engine.tables import LEDGER
+from celery_commander.engine.wal import StoredLine
 from tests.engine.histories import LIVE, STORIES, hash_of, ledger_of, opened, stored, tell
 from tests.engine.ledgers import DELIVERS, rows, write
 from tests.engine.logs import flip
 from tests.engine.story import COMPENSATED, STUCK
 
+HEAD = Head("id", "s", "log", Position(9, 1, 90), "0" * 64, "2026-01-01T00:00:00+00:00", 1)
+
 
 def file_of(path: Path) -> SnapshotFile:
-    from celery_commander.engine.files import Files
-
     return SnapshotFile(Files(), path)
 
 
@@ -48,6 +52,36 @@ def test_a_snapshot_holds_every_state_and_the_lines_of_what_is_unfinished(tmp_pa
         assert file.run("nobody") is None
         assert file.run("") is None
         assert file.run("zzz") is None
+
+
+@pytest.mark.parametrize("part", ["R", "L", "T"])
+def test_a_line_that_is_none_is_told_as_a_snapshot_that_is_not_believed(
+    tmp_path: Path, part: str
+) -> None:
+    """Whoever gets here has hashed the file: it was written so, by a broken writer or by a forger."""
+    path = tmp_path / "s"
+    with path.open("wb") as written:
+        writer = SnapshotWriter(Files(), written.fileno(), HEAD)
+        writer.row("letters", {})
+        writer.run("r", {"run_id": "r"})
+        writer.event("r", StoredLine(1, b"0" * 64, b"1" * 64 + b"|note|{}", 1, 90))
+        writer.finish()
+    file = SnapshotFile(Files(), path)
+    reads: dict[str, list[Callable[[], object]]] = {
+        "T": [lambda: list(file.rows())],
+        "R": [lambda: list(file.runs()), lambda: file.run("r")],
+        "L": [lambda: list(file.events()), lambda: file.lines("r")],
+    }
+    assert all(read() for read in reads[part])
+    harm = {
+        "T": (b"T letters {", b"T letters !"),
+        "R": (b'"r" {', b'"r" !'),
+        "L": (b"000 ", b"00 0"),
+    }
+    path.write_bytes(path.read_bytes().replace(*harm[part], 1))
+    for read in reads[part]:
+        with pytest.raises(SnapshotMismatch, match="cannot be read"):
+            read()
 
 
 def test_one_run_of_many_is_found_by_halving_wherever_it_stands(tmp_path: Path) -> None:

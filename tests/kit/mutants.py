@@ -56,6 +56,7 @@ LOG: Final = Group(
         "tests/engine/test_compaction.py",
         "tests/engine/test_archive.py",
         "tests/engine/test_checks.py",
+        "tests/engine/test_looks_saved.py",
         "tests/engine/test_reader_checks.py",
         "tests/engine/test_greenlets.py",
         "tests/engine/test_fences_raced.py",
