@@ -42,15 +42,14 @@ def pytest_sessionfinish() -> None:
 class Covering:
     """Answer which tests execute a line, the shortest first."""
 
-    def __init__(self, base: Path, data_file: Path, durations: Path) -> None:
-        self.base = base
+    def __init__(self, data_file: Path, durations: Path) -> None:
         self.seconds: dict[str, float] = json.loads(durations.read_text(encoding="utf-8"))
         self._data = coverage.CoverageData(str(data_file))
         self._data.read()
-        self._files = {Path(name): name for name in self._data.measured_files()}
+        self._files = sorted(self._data.measured_files())
 
     def tests(self, path: str, line: int) -> list[str]:
-        """Return the tests that execute a line of a file, named from the base, in their own process."""
-        name = self._files.get(self.base / path)
+        """Return the tests that execute a line of a file, as `engine/wal/seal.py`, in their own process."""
+        name = next((each for each in self._files if each.endswith(f"/{path}")), None)
         found = self._data.contexts_by_lineno(name).get(line, []) if name is not None else []
         return sorted(filter(None, found), key=lambda test: self.seconds.get(test, 0.0))

@@ -68,6 +68,9 @@ class Bench:
             SystemExit: one fails, and fails again alone.
         """
         data, durations = directory / "coverage", directory / "durations.json"
+        if durations.exists():
+            return Covering(data, durations)
+        directory.mkdir(parents=True, exist_ok=True)
         quiet = [path for path in self.tests if not path.endswith(TRACERS)]
         command = ["-m", "coverage", "run", "--data-file", str(data)]
         command += ["--include", f"{self.tree}/engine/*"]
@@ -76,7 +79,7 @@ class Bench:
         failed, _ = runner.noticed(quiet, silence_seconds=CLEAN_SILENCE_SECONDS, before=command)
         if failed and Runner(self.tree, self._variables).fails(failed, CLEAN_SILENCE_SECONDS):
             raise SystemExit(f"this test fails without any mutant: {failed}")
-        return Covering(self.tree, data, durations)
+        return Covering(data, durations)
 
     def run(self, mutant: Mutant, covering: Covering) -> str:
         """Return the test that noticed; an empty text when none did."""
@@ -116,11 +119,14 @@ def _first(covering: Covering, mutant: Mutant) -> list[str]:
     return first
 
 
-def tried(group: Group, mutants: Sequence[Mutant], workers: int) -> Iterator[tuple[Mutant, str]]:
+def tried(
+    group: Group, mutants: Sequence[Mutant], workers: int, learnt: Path | None
+) -> Iterator[tuple[Mutant, str]]:
     """Try all mutants of one group, several at a time; yield each with what noticed it."""
-    with tempfile.TemporaryDirectory(prefix="mutants-") as directory:
-        benches = [Bench(Path(directory) / str(number), group) for number in range(workers)]
-        covering = benches[0].learn(Path(directory))
+    with tempfile.TemporaryDirectory(prefix="mutants-") as temporary:
+        directory = Path(temporary)
+        benches = [Bench(directory / str(number), group) for number in range(workers)]
+        covering = benches[0].learn(learnt or directory / "learnt")
         free: Queue[Bench] = Queue()
         for bench in benches:
             free.put(bench)
@@ -147,6 +153,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], metavar="FILE")
     parser.add_argument("--list", action="store_true")
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--learnt", type=Path)
     parser.add_argument("--table", type=Path, metavar="RESULTS")
     arguments = parser.parse_args()
     if arguments.table:
@@ -161,7 +168,9 @@ def main() -> int:
             continue
         done = {(row["path"], row["where"], row["kind"], row["text"], row["nth"]) for row in rows}
         left = [mutant for mutant in mutants if mutant.key not in done]
-        for mutant, noticed in tried(GROUPS[name], left, arguments.workers) if left else ():
+        learnt = arguments.learnt / name if arguments.learnt else None
+        results = tried(GROUPS[name], left, arguments.workers, learnt) if left else ()
+        for mutant, noticed in results:
             rows.append({**asdict(mutant), "noticed": noticed})
             word = "noticed " if noticed else "SURVIVED"
             place = f"{mutant.path}:{mutant.line}"
