@@ -112,6 +112,16 @@ def test_a_voided_start_of_an_ended_step_changes_nothing():
     assert voided(run, ("step.started@5", {"step": 0, **UNDO})).state is run
 
 
+def test_a_voided_start_of_an_open_step_makes_the_undo_owed_that_it_names():
+    run = existing(*EXECUTING, "step.started@5", "run.fenced@6")
+    assert (run.open_steps, run.owed) == ((0,), ())
+
+    state = voided(run, ("step.started@5", {"step": 0, **UNDO})).state
+
+    assert state is not None
+    assert (state.open_steps, state.owed, state.last_seq) == ((0,), (0,), 50)
+
+
 def test_a_voided_start_without_a_readable_index_changes_nothing():
     run = existing(*EXECUTING)
 
