@@ -14,7 +14,7 @@ from tests.source_tree import ROOT
 SYNCS: Final = frozenset(
     ("sync", "sync_meanwhile", "_sync", "sync_directory", "fsync", "fdatasync")
 )
-UNLOCKS: Final = frozenset(("unlock",))
+LOCKINGS: Final = frozenset(("flock", "unlock"))
 LOCKS: Final = frozenset(("try_lock",))
 CHECKS: Final = ("refuse", "_refuse", "check", "_check")
 _SQL = re.compile(
@@ -129,7 +129,7 @@ class _Finder(ast.NodeVisitor):
         match node:
             case ast.Expr(value=ast.Call() as call) if name_of(call) in SYNCS:
                 self._note(node, "sync", "pass")
-            case ast.Expr(value=ast.Call() as call) if name_of(call) in UNLOCKS:
+            case ast.Expr(value=ast.Call() as call) if name_of(call) in LOCKINGS:
                 self._note(node, "lock", "pass")
             case ast.Expr(value=ast.Call() as call) if name_of(call).startswith(CHECKS):
                 self._note(node, "check", "pass")
