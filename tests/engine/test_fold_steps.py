@@ -45,7 +45,9 @@ def test_steps_and_inputs_share_one_counter_without_holes():
 
 
 def test_an_open_step_may_be_started_again_and_an_ended_one_may_not():
-    again = existing(*STEP_OPEN, "run.requeued@5", "run.started@6", ("step.started@6", {"step": 0}))
+    taken = existing(*STEP_OPEN, "run.requeued@5", "run.started@6")
+    again = after(taken, ("step.started@6", {"step": 0}))
+    assert isinstance(again, RunState), "it is not void"
     assert (again.open_steps, again.owed, again.steps) == ((0,), (0,), 1)
 
     ended = existing(*STEP_OPEN, "step.completed@5")
