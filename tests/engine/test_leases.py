@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from celery_commander.engine import (
     LeaseManager,
     LeaseStatus,
+    LivenessRef,
 )
 from tests.kit import ManualClock
 
@@ -130,6 +132,25 @@ def test_a_renewal_tells_which_leases_were_lost_and_keeps_the_others(
     assert leases.renew([kept, lost]) == [lost]
     assert leases.is_mine(kept)
     assert not leases.is_mine(lost)
+
+
+@pytest.mark.parametrize("renews_the_lock", [False, True])
+def test_only_the_very_lease_is_renewed_and_given_back(
+    tmp_path: Path, leases: LeaseManager, renews_the_lock: bool
+) -> None:
+    """Its run, its holder and its token: each alone is also another's."""
+    ref = LivenessRef("1-a.alive", 1, 2, "boot") if renews_the_lock else None
+    other = claimed(leases.acquire("another run", "a"))
+    mine = claimed(leases.acquire("r", "a"))
+    strangers = [replace(mine, holder="b"), replace(mine, token=2), replace(mine, run_id="none")]
+    before = [leases.get("another run"), leases.get("r")]
+
+    assert leases.renew(strangers, liveness=ref) == strangers
+    assert [leases.release(stranger) for stranger in strangers] == [False, False, False]
+    assert [leases.get("another run"), leases.get("r")] == before
+    assert other.token == mine.token
+    assert leases.release(mine)
+    assert leases.status("another run").alive
 
 
 def test_the_time_to_live_can_be_given_for_one_claim(

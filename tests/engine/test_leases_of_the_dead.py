@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
 from celery_commander.engine import (
+    Database,
+    LeaseManager,
+    LeaseRow,
     LeaseStatus,
     LivenessLock,
 )
+from celery_commander.engine.leases import _Probes
 from tests.kit import ManualClock, wait_until
 
 from .forked import Forked
@@ -145,3 +150,40 @@ def test_the_files_that_leases_name_are_not_swept(tmp_path: Path, clock: ManualC
     assert leases.status("r").proven_dead
     leases.acquire("r", "b")
     assert leases.sweep_liveness() == 1
+
+
+class Raced(LeaseManager):
+    """Let something happen between the look at the locks and the claim that follows it."""
+
+    acts: list[Callable[[], object]]
+
+    def _is_dead(self, row: LeaseRow, probes: _Probes) -> bool:
+        dead = super()._is_dead(row, probes)
+        self.acts.pop()()
+        return dead
+
+
+@pytest.mark.crash
+@pytest.mark.parametrize("another", ["holder", "token", "both"])
+def test_who_claims_before_the_one_that_saw_a_dead_holder_keeps_the_run(
+    tmp_path: Path, clock: ManualClock, another: str
+) -> None:
+    boot = clock.boot_clock()
+    leases, database = manager(tmp_path, boot), Database(tmp_path / "leases.sqlite")
+    with owner_process(leases, tmp_path, boot, "r") as owner:
+        old = owner.hear()[1]["r"]
+    holder = old.holder if another == "token" else "b"
+
+    def claim() -> None:
+        if another == "holder":  # the table was lost, and with it the number
+            with database.begin() as connection:
+                connection.exec_driver_sql("DELETE FROM leases")
+        claimed(leases.acquire("r", holder))
+
+    raced = Raced(database, boot, ttl_seconds=TTL, liveness_directory=tmp_path / "liveness")
+    raced.acts = [claim]
+
+    assert raced.acquire("r", "late") is None
+    row = leases.get("r")
+    assert row is not None
+    assert (row.holder, row.token) == (holder, old.token + (another != "holder"))

@@ -158,13 +158,15 @@ class _Finder(ast.NodeVisitor):
     def _conditions(self, node: ast.Constant) -> None:
         """Note each condition of a WHERE: one that is joined by OR lets more through, one by AND less."""
         start, stop = self._span(node)
-        text = self._data[start:stop].decode()
+        text = self._data[start:stop].decode("latin-1")  # a character a byte
         behind = text.index("WHERE")
         always = "1 = 0" if re.search(r"\bOR\b", text[behind:]) else "1 = 1"
         for found in _SQL.finditer(text.rstrip('"'), behind):
-            first = start + len(text[: found.start(2)].encode())
-            last = start + len(text[: found.end(2)].encode())
-            self._note(node, "sql", always, (first, last))
+            first, last = found.span(2)
+            self._note(node, "sql", always, (start + first, start + last))
+            for part in re.finditer(r"(?<=[(])[^()]+?(?= AND )|(?<= AND )[^()]+?(?=[)])", found[2]):
+                inner = start + first + part.start(), start + first + part.end()
+                self._note(node, "sql", "1 = 1", inner)
 
     def _span(self, node: ast.expr | ast.stmt) -> tuple[int, int]:
         assert node.end_lineno is not None

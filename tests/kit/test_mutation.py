@@ -73,6 +73,8 @@ def test_what_decides_who_owns_a_run_is_found_too() -> None:
     assert [(each.where, each.kind, each.text, each.instead) for each in found] == [
         ("CLAIM", "sql", "holder IS NULL", "1 = 0"),
         ("CLAIM", "sql", "(dead = :dead AND token = :token)", "1 = 0"),
+        ("CLAIM", "sql", "dead = :dead", "1 = 1"),
+        ("CLAIM", "sql", "token = :token", "1 = 1"),
         ("RENEW", "sql", "run_id = ?", "1 = 1"),
         ("RENEW", "sql", "holder = ?", "1 = 1"),
         ("Lease.is_mine", "check", "self.pid != pid", "False"),
