@@ -206,6 +206,15 @@ def test_a_failure_told_while_rolling_back_stays_told():
     assert (run.state, run.delivered) == (State.COMPENSATED, True)
 
 
+@pytest.mark.parametrize("lines", [PENDING, REQUEUED, PAUSED])
+def test_a_fenced_run_is_claimed_with_its_fence_or_a_newer_token(lines):
+    run = existing(*lines, "run.fenced@7")
+
+    assert isinstance(after(run, "run.started@6"), Void)
+    assert isinstance(after(run, "run.started@7"), RunState)
+    assert isinstance(after(run, "run.started@8"), RunState)
+
+
 def test_delivery_by_another_takes_a_fence_first():
     assert isinstance(after(existing(*COMMITTED), "run.delivered@6"), Void)
     assert existing(*COMMITTED, "run.fenced@6", "run.delivered@6").delivered

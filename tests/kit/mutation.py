@@ -60,6 +60,7 @@ class Bench:
             "PYTHONPATH": f"{path}{os.pathsep}{self.tree}",
             "PYTHONDONTWRITEBYTECODE": "1",
         }
+        self.names = Runner(self.tree, self._variables).names(self.tests)
 
     def learn(self, directory: Path) -> Covering:
         """Run the tests without a mutant and return which of them executes what.
@@ -88,16 +89,29 @@ class Bench:
         start, stop = mutant.span
         path.write_bytes(data[:start] + mutant.instead.encode() + data[stop:])
         try:
-            return self._noticed(covering, _first(covering, mutant))
+            return self._noticed(covering, self._in_order(covering, mutant))
         finally:
             path.write_bytes(data)
 
-    def _noticed(self, covering: Covering, first: Sequence[str]) -> str:
+    def _in_order(self, covering: Covering, mutant: Mutant) -> Iterator[list[str]]:
+        """Yield who executes the statement, all others, and who traces; short tests first."""
+        seconds, first, left = covering.seconds, [], FIRST_SECONDS
+        for test in covering.tests(mutant.path, mutant.line):
+            left -= seconds[test]
+            if left < 0:
+                break
+            first.append(test)
+        known = self.names & seconds.keys()
+        yield [test for test in first if test in known]
+        yield sorted(known - set(first), key=lambda test: seconds[test])
+        yield sorted(self.names - known)
+
+    def _noticed(self, covering: Covering, batches: Iterator[list[str]]) -> str:
         runner = Runner(self.tree, self._variables)
         longest = max(covering.seconds.values(), default=0.0)
         silence = max(MIN_SILENCE_SECONDS, SILENCE_FACTOR * longest)
         doubtful: list[str] = []
-        for tests in filter(None, (first, self.tests)):
+        for tests in filter(None, batches):
             while True:
                 test, hung = runner.noticed(tests, silence_seconds=silence, without=doubtful)
                 if not test:
@@ -106,17 +120,6 @@ class Bench:
                     return f"{test} (hangs)" if hung else test
                 doubtful.append(test)  # it failed once, of something else
         return ""
-
-
-def _first(covering: Covering, mutant: Mutant) -> list[str]:
-    """Return the tests that execute the statement, as far as they take `FIRST_SECONDS` together."""
-    first, seconds = [], 0.0
-    for test in covering.tests(mutant.path, mutant.line):
-        seconds += covering.seconds.get(test, 0.0)
-        if seconds > FIRST_SECONDS:
-            break
-        first.append(test)
-    return first
 
 
 def tried(

@@ -83,6 +83,15 @@ class Runner:
             hung = not _ended(process, progress, silence_seconds)
             return _verdict(process.returncode, progress), hung
 
+    def names(self, tests: Sequence[str]) -> frozenset[str]:
+        """Return the name of each test, as pytest takes it."""
+        command = [sys.executable, "-m", "pytest", *_OPTIONS, "--collect-only", *tests]
+        environment = os.environ | self.variables
+        found = subprocess.run(
+            command, cwd=self.tree, env=environment, capture_output=True, text=True, check=True
+        )
+        return frozenset(line for line in found.stdout.splitlines() if "::" in line)
+
     def fails(self, test: str, silence_seconds: float) -> bool:
         """Return whether a test fails, or hangs, when it runs alone."""
         return bool(self.noticed([test], silence_seconds=silence_seconds)[0])

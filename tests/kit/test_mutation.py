@@ -102,6 +102,7 @@ def test_the_first_test_that_fails_or_hangs_has_noticed(tmp_path: Path) -> None:
     def noticed(*tests: str, without: tuple[str, ...] = ()) -> tuple[str, bool]:
         return runner.noticed(tests, silence_seconds=20, without=without)
 
+    assert runner.names(["test_some.py"]) == {well, fails, hangs}
     assert noticed("test_some.py") == (fails, False)
     assert noticed("test_some.py", without=(fails,)) == (hangs, True)
     assert noticed("test_some.py", without=(fails, hangs)) == ("", False)
