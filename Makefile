@@ -71,7 +71,7 @@ bench-log: install  ## measure the log against the bare write + fdatasync loop o
 bench-observe: install  ## measure what observing plain tasks costs a worker, in CPU time; needs Redis
 	@$(BIN)/python -m bench.observe $(ARGS)
 
-mutants: install  ## delete each sync, lock and check of the log in turn; a test must notice (hours)
+mutants: install  ## delete each sync, lock and check in turn; a test must notice (an hour)   [ARGS=--list]
 	@$(BIN)/python -m tests.kit.mutation $(ARGS)
 
 celery-suite: install  ## Celery's own canvas and task tests, every task durable   [ARGS=--without: Celery alone]

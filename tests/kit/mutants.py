@@ -1,4 +1,4 @@
-"""Find what can be deleted: each sync, lock and check of the log, each condition of ownership."""
+"""Find what can be deleted: each sync, lock and check of the log, each condition of ownership and of recovery."""
 
 from __future__ import annotations
 
@@ -68,7 +68,13 @@ LOG: Final = Group(
     ),
 )
 OWNERSHIP: Final = Group(
-    files=("engine/fold*.py", "engine/leases.py", "engine/liveness.py"),
+    files=(
+        "engine/fold*.py",
+        "engine/leases.py",
+        "engine/liveness.py",
+        "engine/ledger.py",
+        "engine/ledger_rows.py",
+    ),
     tests=(
         "tests/engine/test_fold*.py",
         "tests/engine/test_lease*.py",
@@ -79,7 +85,12 @@ OWNERSHIP: Final = Group(
     ),
     answers=True,
 )
-GROUPS: Final = {"log": LOG, "ownership": OWNERSHIP}
+RECOVERY: Final = Group(
+    files=("engine/plan.py", "engine/checkpoints.py"),
+    tests=("tests/engine/test_plan*.py", "tests/engine/test_checkpoints.py"),
+    answers=True,
+)
+GROUPS: Final = {"log": LOG, "ownership": OWNERSHIP, "recovery": RECOVERY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,11 +160,14 @@ class _Finder(ast.NodeVisitor):
                 self._conditions(node)
 
     def _clauses(self, test: ast.expr) -> None:
-        for node in ast.walk(test):
-            if isinstance(node, ast.BoolOp):
-                for value in node.values:
+        match test:
+            case ast.UnaryOp(op=ast.Not(), operand=inner):
+                self._clauses(inner)
+            case ast.BoolOp(op=joined, values=values):
+                for value in values:
+                    self._clauses(value)
                     if not isinstance(value, ast.BoolOp):
-                        self._note(value, "clause", _NEUTRAL[type(node.op)])
+                        self._note(value, "clause", _NEUTRAL[type(joined)])
 
     def _conditions(self, node: ast.Constant) -> None:
         """Note each condition of a WHERE: one that is joined by OR lets more through, one by AND less."""

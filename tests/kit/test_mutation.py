@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.kit.mutants import GROUPS, LOG, OWNERSHIP, Mutant, all_mutants, mutants_of
+from tests.kit.mutants import GROUPS, LOG, OWNERSHIP, RECOVERY, Mutant, all_mutants, mutants_of
 from tests.kit.mutation_page import EXPLAINED
 from tests.kit.noticing import Runner
 from tests.source_tree import ROOT
@@ -86,7 +86,7 @@ def test_what_decides_who_owns_a_run_is_found_too() -> None:
 
 
 def test_every_mutant_is_one_and_has_a_name_of_its_own() -> None:
-    for group, least in ((LOG, 150), (OWNERSHIP, 60)):
+    for group, least in ((LOG, 150), (OWNERSHIP, 90), (RECOVERY, 50)):
         mutants = all_mutants(group)
         assert {"check", "clause"} < {each.kind for each in mutants}
         assert len({(each.path, each.span, each.instead) for each in mutants}) == len(mutants)
