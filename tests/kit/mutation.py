@@ -36,6 +36,7 @@ TRACERS = ("test_wal_interrupted.py", "test_wal_no_memory.py")  # they trace, or
 FIRST_SECONDS = 40.0  # of tests that execute the statement, before all are run
 CLEAN_SILENCE_SECONDS = 900.0
 MIN_SILENCE_SECONDS = 60.0
+UNKNOWN_SECONDS = 60.0  # of a test that was not measured
 SILENCE_FACTOR = 4.0  # times the longest test without a mutant
 
 
@@ -108,10 +109,10 @@ class Bench:
 
     def _noticed(self, covering: Covering, batches: Iterator[list[str]]) -> str:
         runner = Runner(self.tree, self._variables)
-        longest = max(covering.seconds.values(), default=0.0)
-        silence = max(MIN_SILENCE_SECONDS, SILENCE_FACTOR * longest)
         doubtful: list[str] = []
         for tests in filter(None, batches):
+            longest = max(covering.seconds.get(test, UNKNOWN_SECONDS) for test in tests)
+            silence = max(MIN_SILENCE_SECONDS, SILENCE_FACTOR * longest)
             while True:
                 test, hung = runner.noticed(tests, silence_seconds=silence, without=doubtful)
                 if not test:
