@@ -112,11 +112,11 @@ class CheckpointStore:
             UnreadableValue: it is, and this process lacks a type to rebuild it.
             StoreUnavailable: nobody can say now.
         """
-        content = self._contents(run_id, [checkpoint.id]).get(checkpoint.id)
-        reason = _fault(content, checkpoint)
-        if content is None or reason is not None:
-            raise CheckpointInvalid(run_id, checkpoint.id, str(reason))
-        return decode(json.loads(content))
+        contents = self._contents(run_id, [checkpoint.id])
+        reason = _fault(contents.get(checkpoint.id), checkpoint)
+        if reason is not None:
+            raise CheckpointInvalid(run_id, checkpoint.id, reason)
+        return decode(json.loads(contents[checkpoint.id]))
 
     def faults(self, run_id: str, named: Collection[Checkpoint]) -> dict[str, str]:
         """Return why each of the checkpoints that cannot be believed cannot, by id; the others are there, unchanged.

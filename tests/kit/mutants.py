@@ -156,6 +156,9 @@ class _Finder(ast.NodeVisitor):
                 if isinstance(value, ast.Compare):
                     self._note(value, "answer", "True")
                 self._clauses(value)
+            case ast.Call(args=conditions) if self._answers and name_of(node) == "where":
+                for condition in conditions:
+                    self._note(condition, "sql", "True")
             case ast.Constant(value=str() as text) if self._answers and "WHERE" in text:
                 self._conditions(node)
 

@@ -41,6 +41,8 @@ class Lease:
         return self.until and now() < self.until
     def holds(self, token):
         return token == self.token
+    def drop(self):
+        return delete(runs).where(runs.c.token < self.token)
 '''
 SOME = """
 def test_well():
@@ -81,6 +83,7 @@ def test_what_decides_who_owns_a_run_is_found_too() -> None:
         ("Lease.is_mine", "clause", "self.until", "True"),
         ("Lease.is_mine", "clause", "now() < self.until", "True"),
         ("Lease.holds", "answer", "token == self.token", "True"),
+        ("Lease.drop", "sql", "runs.c.token < self.token", "True"),
     ]
     _all_compile(OWNED, found)
 
