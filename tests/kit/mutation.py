@@ -95,7 +95,7 @@ class Bench:
             path.write_bytes(data)
 
     def _in_order(self, covering: Covering, mutant: Mutant) -> Iterator[list[str]]:
-        """Yield who executes the statement, all others, and who traces; short tests first."""
+        """Yield who executes the statement, who is not measured, all others, and who traces; short tests first."""
         seconds, first, left = covering.seconds, [], FIRST_SECONDS
         for test in covering.tests(mutant.path, mutant.line):
             left -= seconds[test]
@@ -104,8 +104,10 @@ class Bench:
             first.append(test)
         known = self.names & seconds.keys()
         yield [test for test in first if test in known]
+        tracers = {test for test in self.names if test.split("::")[0].endswith(TRACERS)}
+        yield sorted(self.names - known - tracers)
         yield sorted(known - set(first), key=lambda test: seconds[test])
-        yield sorted(self.names - known)
+        yield sorted(tracers)
 
     def _noticed(self, covering: Covering, batches: Iterator[list[str]]) -> str:
         runner = Runner(self.tree, self._variables)
