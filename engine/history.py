@@ -346,7 +346,14 @@ def _checkpoint(event: Event) -> Checkpoint:
         bytes=data["bytes"],
         restorable=data["restorable"],
         seq=event.seq,
+        patches=_patches(data.get("patches")),
     )
+
+
+def _patches(told: object) -> tuple[tuple[str, bool], ...]:
+    """Return the answers that a checkpoint goes on with; what is none is left out."""
+    pairs = told.items() if isinstance(told, Mapping) else ()
+    return tuple((name, answer) for name, answer in pairs if type(answer) is bool)
 
 
 def _text_of(data: Mapping[str, Any], name: str) -> str | None:

@@ -85,6 +85,8 @@ class Checkpoint:
     bytes: int
     restorable: bool  # the body's first call was restored(), so it can begin with a state
     seq: int  # of its event
+    patches: tuple[tuple[str, bool], ...] = ()
+    """Which changes of its code the body had asked about by then, and what it was told."""
 
 
 @dataclass(frozen=True, slots=True)

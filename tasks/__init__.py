@@ -29,9 +29,10 @@ from .errors import (
 )
 from .health import FleetHealth, document
 from .install import Commander
+from .kept_history import replay_history
 from .quiet import QuietReplay
 from .recovery import Detail, RecoveryBootstrapper, RecoveryResult
-from .replaying import Replayed, Verdict, replay_history
+from .replaying import Replayed, Verdict
 from .settings import TaskSettings
 from .steps import Step, Undo, step
 from .stuck import StuckUndo

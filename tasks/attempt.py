@@ -22,6 +22,7 @@ from celery_commander.engine import (
     State,
     StepInDoubt,
     StoreUnavailable,
+    UnreadableValue,
     UnrecordableValue,
     decode,
     decode_exception,
@@ -32,16 +33,18 @@ from . import delivery, refusal
 from .canvas_values import as_result
 from .checkpoints import named, restart_of
 from .claims import Claimed, Finished, Refused, claim
+from .ends import check_storable
 from .errors import (
     UNRECORDED,
     BodyExited,
     ForeignStore,
+    StopRun,
     VerificationFailed,
     is_recordable_end,
     is_termination,
     record_exception,
 )
-from .execution import Execution, StopRun, current_execution
+from .execution import Execution, current_execution
 from .lost import running_threads
 from .message import of_context, of_history
 from .ownership import Ownership
@@ -152,8 +155,7 @@ def _commit(task: Task, execution: Execution, result: Any) -> Any:
     """Write the result down and wait for it; what Celery then stores is what was recorded."""
     encoded = encode(result, path="result")
     recorded = decode(encoded)
-    # What the backend cannot store must fail before it is a fact.
-    task.backend.encode(task.backend.prepare_value(recorded))
+    check_storable(task, recorded)
     try:
         execution.append("run.committed", {"result": encoded}, wait=True)
     except UNRECORDED as error:
@@ -198,7 +200,7 @@ def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
                 _abort(execution, error, "in doubt")
                 raise error
             _park(execution, "doubt", str(error))
-        case NonDeterministic():
+        case NonDeterministic() | UnreadableValue():
             _restart_or_park(execution, error)
         case UnrecordableValue() | InvalidEvent():
             _abort(execution, error, "exception")
@@ -209,7 +211,7 @@ def _end_stopped(execution: Execution, error: Exception) -> NoReturn:
     raise Ignore(str(error))
 
 
-def _restart_or_park(execution: Execution, error: NonDeterministic) -> None:
+def _restart_or_park(execution: Execution, error: NonDeterministic | UnreadableValue) -> None:
     """Begin at a checkpoint what cannot be replayed; without one a person must look. Nothing is undone for it."""
     checkpoint, why_none = restart_of(execution)
     if checkpoint is None:

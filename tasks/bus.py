@@ -21,6 +21,7 @@ from .bus_broker import load_transport, open_post
 from .bus_message import BusMessage, check_key, check_pattern
 from .bus_outbox import Outbox
 from .bus_subscriber import BusStep, Callback, Subscription, listen
+from .stillness import current_rehearsal
 
 if TYPE_CHECKING:
     from .install import Commander
@@ -54,7 +55,7 @@ class MessageBus:
         """
         try:
             settings = self._commander.settings
-            if settings.bus:
+            if settings.bus and current_rehearsal() is None:
                 body = self._pack(routing_key, payload, run_id)
                 self._load_transport()
                 self._outbox.put(routing_key, body, limit=settings.bus_outbox_messages)

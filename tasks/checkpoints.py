@@ -136,7 +136,9 @@ class Marks:
             logger.error("Run %s goes on without a checkpoint at %s: %s", run_id, step, error)
             return
         restorable = self.version == version
-        told = {"step": step, "version": version, "restorable": restorable}
+        told: dict[str, Any] = {"step": step, "version": version, "restorable": restorable}
+        if patches := execution.patches.answers:
+            told["patches"] = patches
         content = {"checkpoint": saved.id, "sha256": saved.sha256, "bytes": saved.bytes}
         event = execution.append_or_stop("checkpoint.saved", told | content, wait=True)
         self._known.append(
@@ -148,6 +150,7 @@ class Marks:
                 bytes=saved.bytes,
                 restorable=restorable,
                 seq=event.seq,
+                patches=tuple(patches.items()),
             )
         )
 

@@ -179,6 +179,14 @@ class VoidEvent(CommanderError):
         self.reason = reason
 
 
+class StopRun(BaseException):
+    """Leave a body at once, past its own `except Exception`; only the durable task catches it."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__(error)
+        self.error = error
+
+
 UNRECORDED = (Fenced, LeaseLost, LogUnavailable, LogCorrupt, ForeignLog, VoidEvent)
 """What an append raises when nothing can be written in a run's name any more; the attempt ends, the run does not."""
 

@@ -22,6 +22,7 @@ from celery_commander.engine import (
     NonDeterministic,
     RunHistory,
     StepInDoubt,
+    UnreadableValue,
     UnrecordableValue,
     decode,
     decode_exception,
@@ -36,6 +37,7 @@ from .errors import (
     UNRECORDED,
     NestedUndo,
     RunStopped,
+    StopRun,
     is_recordable_end,
     is_termination,
     record_exception,
@@ -54,20 +56,14 @@ logger = logging.getLogger(__name__)
 
 current_execution: ContextVar[Execution | None] = ContextVar("commander_execution", default=None)
 
-
 STEP_ENDS = ("step.completed", "step.failed", "step.try_failed")
-
-
-class StopRun(BaseException):
-    """Leave a body at once, past its own `except Exception`; only the durable task catches it."""
-
-    def __init__(self, error: Exception) -> None:
-        super().__init__(error)
-        self.error = error
 
 
 class Execution(Ownership):
     """Own a run and execute its body once, from the first line, over what is already recorded."""
+
+    is_rehearsal = False
+    is_verifying = False
 
     def __init__(self, commander: Commander, lease: Lease, history: RunHistory) -> None:
         super().__init__(commander, lease, history)
@@ -89,7 +85,7 @@ class Execution(Ownership):
 
     @property
     def stopped(self) -> Exception | None:
-        """Return why this attempt may not go on, if so; a body that swallowed the reason does not make it untrue."""
+        """Return why this attempt may not go on, if so, whatever the body made of it."""
         return self._stopped
 
     def stop(self, error: Exception) -> StopRun:
@@ -110,10 +106,8 @@ class Execution(Ownership):
         entry = self._recorded(index, spec.kind, spec.name, digest)
         if entry is None:
             return self._perform(call)
-        if entry.status == "completed":
-            return decode(entry.value)
-        if entry.status == "failed":
-            raise decode_exception(entry.value)
+        if entry.ended:
+            return self._given(entry)
         if entry.due is not None:
             return self._try_again(call, entry)
         return self._settle_doubt(call, entry)
@@ -129,12 +123,19 @@ class Execution(Ownership):
         index = self._next()
         digest = None if told is None else self._digest(name, told)
         entry = self._recorded(index, kind, name, digest)
-        if entry is not None and entry.status == "failed":
-            raise decode_exception(entry.value)
         if entry is not None:
-            return decode(entry.value)
+            return self._given(entry)
         place = {"step": index, "kind": kind, "name": name, "digest": digest, "meta": {}}
         return self._record(place, produce)
+
+    def _given(self, entry: Entry) -> Any:
+        """Return, or raise, what is recorded; what this process lacks a type for ends the attempt."""
+        if entry.status == "failed":
+            raise decode_exception(entry.value)
+        try:
+            return decode(entry.value, path=described(entry))
+        except UnreadableValue as error:
+            raise self.stop(error) from error
 
     def note_patch(self, index: int, change_id: str, *, is_recorded: bool) -> None:
         """Take the place of a patch, and record it there unless an earlier attempt has."""
@@ -197,8 +198,7 @@ class Execution(Ownership):
         self._refuse_if_over()
         self._refuse_other_thread(what)
         if self.step_key is not None:
-            reason = f"{what} was called inside a step; call it in the task's body"
-            raise RunStopped(self.run_id, reason)
+            raise RunStopped(self.run_id, f"{what} was called inside a step; call it in the body")
 
     def _refuse_other_thread(self, what: str) -> None:
         if threading.get_ident() != self.thread_id:
@@ -223,7 +223,7 @@ class Execution(Ownership):
 
     @property
     def index(self) -> int:
-        """Return the same, as it is counted: what could not be recorded takes no place, so none is ever left out."""
+        """Return the same, as it is counted: what could not be recorded takes no place."""
         return min(self._position, self.state.steps if self.state else 0)
 
     @property

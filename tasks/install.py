@@ -35,9 +35,9 @@ from .pages import mount_in_flower
 from .publishing import install_sender
 from .quiet import install_quiet
 from .recovery import RecoveryBootstrapper
-from .replaying import install_rehearsal
 from .schedule import install_schedule
 from .settings import Resolved, TaskSettings, check_overrides, resolve
+from .stillness import install_stillness
 from .store import Store, open_store
 from .subscriber import EventSourcingSubscriber
 from .task_signals import install_observation, remake_locks
@@ -90,7 +90,7 @@ class Commander:
         install_task_class(app)
         install_sender(app)
         install_keys(app)
-        install_rehearsal(app)
+        install_stillness(app)
         register_tasks(app)
         install_worker(app)
         install_bus(app)

@@ -6,51 +6,39 @@ steps does run, as it would at a real replay.
 
 from __future__ import annotations
 
-import json
-import os
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from enum import Enum
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from celery import Celery, Task
+from celery import Task
 from celery.exceptions import Ignore, Reject, Retry
-from celery.result import AsyncResult
-from celery.utils import uuid
 
 from celery_commander.engine import (
     Entry,
-    Event,
     Lease,
     NonDeterministic,
-    Position,
     RunHistory,
     State,
     StepInDoubt,
     UnknownTask,
-    decode_exception,
-    encode,
+    UnrecordableValue,
 )
 
-from .calls import Call
+from .calls import Call, described
 from .canvas_values import as_result
 from .checkpoints import Marks
-from .errors import HistoryUnreadable
-from .execution import Execution, StopRun, current_execution
+from .ends import difference, is_the_bodys
+from .errors import BodyExited, HistoryUnreadable, StopRun
+from .execution import Execution, current_execution
 from .lost import running_threads
 from .message import of_history
+from .stillness import still
 from .verifying import conclude
 
 if TYPE_CHECKING:
     from .install import Commander
-
-FORMAT: Final = "commander-history/1"
-
-TOLD_BY_THE_BODY: Final = ("exception", "verification")
-"""The reasons of an abort that the body, or its check, brought about."""
 
 
 class Verdict(Enum):
@@ -99,6 +87,10 @@ class _Ends(Exception):
     """What would come next is not recorded."""
 
 
+class _CannotTell(Exception):
+    """What would come next depends on what a rehearsal does not have."""
+
+
 class _NoMarks(Marks):
     """Save nothing."""
 
@@ -107,6 +99,8 @@ class _NoMarks(Marks):
 
 class Rehearsal(Execution):
     """Answer a body from what is recorded, and end it where nothing is."""
+
+    is_rehearsal = True
 
     def __init__(
         self, commander: Commander, history: RunHistory, *, has_secret: bool = True
@@ -121,6 +115,10 @@ class Rehearsal(Execution):
         """End: whatever would be written is new."""
         what = data.get("name") or ""
         raise self.stop(_Ends(f"it would go on with {event_type} {what}".rstrip()))
+
+    def cannot_tell(self, what: str) -> NoReturn:
+        """End: the body does `what`, and how that goes is not recorded."""
+        raise self.stop(_CannotTell(f"outside its steps the body {what}, and a rehearsal cannot"))
 
     def release(self) -> None:
         """Do nothing: nothing was claimed."""
@@ -142,6 +140,12 @@ class Rehearsal(Execution):
         if not is_known:
             raise self.stop(_Ends("its result would be verified"))
 
+    def note_patch(self, index: int, change_id: str, *, is_recorded: bool) -> None:
+        """Go on where the patch is recorded; end where it would be new."""
+        if not is_recorded:
+            raise self.stop(_Ends(f"it would go on with patched {change_id}"))
+        super().note_patch(index, change_id, is_recorded=True)
+
     def _begin(self, call: Call, attempt: int) -> NoReturn:
         raise self.stop(_Ends(f"it would go on with {call.spec.kind} {call.spec.name}"))
 
@@ -158,7 +162,7 @@ def rehearse(commander: Commander, history: RunHistory, *, has_secret: bool = Tr
     """Run the body of a run's task over the run's history.
 
     Arguments are recorded as digests under the log's secret: `has_secret` says that this is the log's own commander,
-    which compares them.
+    which compares them. Whatever the body raises is part of the answer; only Ctrl-C comes out.
 
     Raises:
         UnknownTask: this app does not know the task.
@@ -174,20 +178,13 @@ def rehearse(commander: Commander, history: RunHistory, *, has_secret: bool = Tr
         return Replayed(state.run_id, state.task, state.state, Verdict.NOT_REPLAYABLE, 0, end)
     rehearsal = Rehearsal(commander, history, has_secret=has_secret)
     try:
-        told, came_to = _perform(task, rehearsal)
-        _compare_end(rehearsal, came_to)
+        with still(commander.app, rehearsal):
+            told, came_to = _perform(task, rehearsal)
     except StopRun as stop:
-        match stop.error:
-            case NonDeterministic() as differs:
-                return _diverged(rehearsal, differs)
-            case _Ends() | StepInDoubt():
-                told = str(stop.error)
-            case error:
-                return _judged(rehearsal, Verdict.NOT_REPLAYABLE, str(error))
-    if state.state is State.COMMITTED and isinstance(rehearsal.stopped, _Ends):
-        found = f"{rehearsal.stopped}"
-        differs = NonDeterministic(state.run_id, rehearsal.position, "the run's end", found)
-        return _diverged(rehearsal, differs)
+        return _stopped(rehearsal, stop.error)
+    differs = difference(task, history, came_to)
+    if differs is not None:
+        return _differs(rehearsal, *differs)
     return _judged(rehearsal, Verdict.SAME, told)
 
 
@@ -207,50 +204,59 @@ def _perform(task: Task, rehearsal: Rehearsal) -> tuple[str, Any]:
     try:
         result = as_result(task._commander_body(*args, **kwargs))
         return "it returns", conclude(task, rehearsal, result)
-    except (Retry, Ignore, Reject) as control:
-        return f"it asks for {type(control).__name__.lower()}", control
-    except Exception as error:  # the body's own
-        if rehearsal.stopped is not None:
-            raise StopRun(rehearsal.stopped) from error
-        if rehearsal.has_more_recorded:
-            found = f"the body raised {type(error).__name__}: {error}"
-            left = "more steps or inputs"
-            differs = NonDeterministic(rehearsal.run_id, rehearsal.position, left, found)
-            raise StopRun(differs) from error
-        return f"it raises {type(error).__name__}", error
+    except (StopRun, KeyboardInterrupt):
+        raise
+    except BaseException as error:  # noqa: BLE001  # the body's own, SystemExit too, is what it came to
+        return _after_error(rehearsal, error)
     finally:
         task.pop_request()
         running_threads.pop(threading.get_ident(), None)
         current_execution.reset(token)
 
 
-def _compare_end(rehearsal: Rehearsal, came_to: Any) -> None:
-    """Compare how a body ended with how its run did, where the run's end was the body's.
-
-    Raises:
-        StopRun: they differ.
-
-    """
-    outcome = rehearsal.history.outcome
-    if outcome is None or isinstance(came_to, Retry | Ignore | Reject):
-        return
-    kind, recorded = outcome
-    if kind == "result":
-        same = not isinstance(came_to, Exception) and encode(came_to, path="result") == recorded
-        told = "the recorded result"
-    elif rehearsal.history.abort_reason in TOLD_BY_THE_BODY:
-        raised = decode_exception(recorded)
-        same = _named(came_to) == _named(raised)
-        told = _named(raised)
-    else:
-        return
-    if not same:
-        found = _named(came_to) if isinstance(came_to, Exception) else "another result"
-        raise StopRun(NonDeterministic(rehearsal.run_id, rehearsal.position, told, found))
+def _after_error(rehearsal: Rehearsal, error: BaseException) -> tuple[str, BaseException]:
+    """Follow what the body raised, as an attempt does."""
+    if rehearsal.stopped is not None:  # it hid why it may not go on
+        raise StopRun(rehearsal.stopped) from error
+    if isinstance(error, Retry | Ignore | Reject):
+        return f"it asks for {type(error).__name__.lower()}", error
+    if not isinstance(error, Exception):
+        code = error.code if isinstance(error, SystemExit) else repr(error)
+        error = BodyExited(rehearsal.run_id, code)
+    if rehearsal.has_more_recorded:
+        found = f"the body raised {type(error).__name__}: {error}"
+        left = "more steps or inputs"
+        differs = NonDeterministic(rehearsal.run_id, rehearsal.position, left, found)
+        raise StopRun(differs) from error
+    return f"it raises {type(error).__name__}", error
 
 
-def _named(error: Any) -> str:
-    return f"{type(error).__name__}: {error}" if isinstance(error, BaseException) else "a result"
+def _stopped(rehearsal: Rehearsal, error: Exception) -> Replayed:
+    """Judge a body that was stopped: at a difference, where the history ends, or by what it may not do."""
+    history = rehearsal.history
+    match error:
+        case NonDeterministic():
+            return _differs(rehearsal, error.recorded, error.found, error.index)
+        case _Ends() | StepInDoubt() if is_the_bodys(history):
+            return _differs(rehearsal, "the run's end", str(error))
+        case _Ends() | StepInDoubt():
+            return _judged(rehearsal, Verdict.SAME, str(error))
+        case UnrecordableValue():
+            return _refused(rehearsal, error)
+        case _:
+            return _judged(rehearsal, Verdict.NOT_REPLAYABLE, str(error))
+
+
+def _refused(rehearsal: Rehearsal, error: UnrecordableValue) -> Replayed:
+    """Judge a body that hands on what no log can hold: a run is aborted there."""
+    place = rehearsal.position - 1
+    here = rehearsal.history.entries.get(place)
+    if here is not None:
+        return _differs(rehearsal, described(here), str(error), place)
+    differs = difference(None, rehearsal.history, error)
+    if differs is not None:
+        return _differs(rehearsal, *differs)
+    return _judged(rehearsal, Verdict.SAME, f"it raises {type(error).__name__}")
 
 
 def _judged(rehearsal: Rehearsal, verdict: Verdict, end: str) -> Replayed:
@@ -260,131 +266,18 @@ def _judged(rehearsal: Rehearsal, verdict: Verdict, end: str) -> Replayed:
     return Replayed(state.run_id, state.task, state.state, verdict, steps, end)
 
 
-def _diverged(rehearsal: Rehearsal, error: NonDeterministic) -> Replayed:
+def _differs(rehearsal: Rehearsal, recorded: str, found: str, index: int | None = None) -> Replayed:
     state = rehearsal.history.state
     assert state is not None
+    place = rehearsal.position if index is None else index
     return Replayed(
         run_id=state.run_id,
         task=state.task,
         state=state.state,
         verdict=Verdict.DIVERGED,
-        steps=error.index,
-        end=str(error),
-        index=error.index,
-        recorded=error.recorded,
-        found=error.found,
+        steps=place,
+        end=str(NonDeterministic(state.run_id, place, recorded, found)),
+        index=place,
+        recorded=recorded,
+        found=found,
     )
-
-
-def install_rehearsal(app: Celery) -> None:
-    """Have a body that is rehearsed send nothing; what it gets is a result that never comes."""
-    below = app.send_task
-
-    def send_task(*args: Any, **options: Any) -> AsyncResult:
-        if isinstance(current_execution.get(), Rehearsal):
-            made = options.get("result_cls") or app.AsyncResult
-            found: AsyncResult = made(options.get("task_id") or uuid())
-            return found
-        return below(*args, **options)
-
-    app.send_task = send_task
-
-
-# --- histories outside a log ----------------------------------------------------------------------
-
-
-def exported(commander: Commander, run_id: str) -> dict[str, Any]:
-    """Return a run's history as a document that stands for itself: plain JSON, with arguments and values.
-
-    Raises:
-        HistoryArchived, LogError: it is not there, or cannot be read.
-
-    """
-    events = commander.engine.history(run_id)
-    return {
-        "format": FORMAT,
-        "run_id": run_id,
-        "log_id": commander.engine.log_id,
-        "exported_at": datetime.now(UTC).isoformat(),
-        "events": [
-            {
-                "seq": event.seq,
-                "id": event.id,
-                "type": event.type,
-                "timestamp": event.timestamp.isoformat(),
-                "n": event.n,
-                "token": event.token,
-                "hash": event.hash,
-                "data": event.payload,
-            }
-            for event in events
-        ],
-    }
-
-
-def imported(document: Mapping[str, Any]) -> RunHistory:
-    """Return the history that a document holds.
-
-    Raises:
-        HistoryUnreadable: it is no such document.
-
-    """
-    run_id = str(document.get("run_id")) if isinstance(document, Mapping) else "?"
-    try:
-        if document["format"] != FORMAT:
-            raise HistoryUnreadable(run_id, f"its format is {document['format']!r}, not {FORMAT!r}")
-        history = RunHistory.of([_event(run_id, each) for each in document["events"]])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise HistoryUnreadable(run_id, f"it is no exported history ({error!r})") from error
-    if history.state is None:
-        raise HistoryUnreadable(run_id, "it holds no run")
-    return history
-
-
-def _event(run_id: str, each: Mapping[str, Any]) -> Event:
-    return Event(
-        Position(each["seq"], 0, 0),
-        each["seq"],
-        each["id"],
-        each["type"],
-        datetime.fromisoformat(each["timestamp"]),
-        run_id,
-        dict(each["data"]),
-        each["hash"],
-        each["n"],
-        each["token"],
-    )
-
-
-def replay_history(app: Celery, history: str | os.PathLike[str] | Mapping[str, Any]) -> Replayed:
-    """Run the body of an exported history's task over it, as a test of the code: a file, or the document itself.
-
-    No log, broker or backend is needed; the app must have a Commander and know the task. Arguments of steps are not
-    compared, only kinds, names and places: their digests can be made with the log's own secret alone.
-
-    Raises:
-        NonDeterministic: the code is another than what was recorded; it names the place and both sides.
-        HistoryUnreadable: the document cannot be read, or not be replayed here.
-        UnknownTask: the app does not know the task.
-
-    """
-    commander: Commander = app.commander
-    found = rehearse(commander, imported(read_document(history)), has_secret=False)
-    found.check()
-    return found
-
-
-def read_document(history: str | os.PathLike[str] | Mapping[str, Any]) -> Mapping[str, Any]:
-    """Return an exported history, read from its file if it is one.
-
-    Raises:
-        HistoryUnreadable: there is no such file, or it is no JSON.
-
-    """
-    if isinstance(history, Mapping):
-        return history
-    try:
-        document: Mapping[str, Any] = json.loads(Path(history).read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise HistoryUnreadable(str(history), str(error)) from error
-    return document

@@ -64,6 +64,7 @@ def _begin(execution: Execution, encoded: Any) -> None:
         execution.enter("the end of the body")
         execution.marks.begin()
         _compare(execution, encoded, *known)
+    execution.is_verifying = True
     state = execution.state
     if state is None or state.state is not State.VERIFYING:
         execution.note_verifying(encoded, is_known=known is not None)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import click
 
-from ..replaying import exported
+from ..kept_history import exported
 from .output import as_json, fail, find_commander, find_log, print_json
 from .show import show
 

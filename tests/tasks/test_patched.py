@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+import os
 import threading
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from celery_commander.engine import State
-from celery_commander.tasks import RunStopped, current_run, step
+from celery_commander.tasks import RunStopped, Verdict, current_run, step
+from celery_commander.tasks.replaying import rehearse
+from tests.engine.forked import Forked
+from tests.kit import CrashPoint, arm
 
 from .bench import Bench
 
@@ -215,3 +220,124 @@ def test_it_is_refused_where_its_place_is_not_certain(bench: Bench) -> None:
     for wrong in ("", "x" * 129, 7, None):
         with pytest.raises(ValueError, match="id"):
             current_run.patched(wrong)  # type: ignore[arg-type]
+
+
+# --- after a restart from a checkpoint, and before the end of a body --------------------------------
+
+
+class Turning:
+    """A loop that saves where it stands, whose beginning changes so that it must go on from there."""
+
+    def __init__(self, bench: Bench) -> None:
+        self.bench = bench
+        self.word = "first"
+        self.asks = True
+        self.calls: list[str] = []
+        self.retries = 1
+
+        @step(name="turn")
+        def act(name: str) -> None:
+            self.calls.append(name)
+
+        def turning(task: Any) -> int:
+            turn = int(current_run.restored(0))
+            if turn == 0:
+                act(self.word)
+            while turn < 4:
+                is_new = self.asks and current_run.patched("x")
+                act(f"{'new' if is_new else 'old'}{turn}")
+                turn += 1
+                if turn == 2:
+                    current_run.checkpoint(turn)
+                if turn == 3 and task.request.retries < self.retries:
+                    raise task.retry(countdown=0)
+            return turn
+
+        bench.task(turning, bind=True, max_retries=None)
+        bench.run_id = bench.send("turning")
+
+    def deliver(self, retries: int) -> str:
+        return str(self.bench.deliver(self.bench.run_id, retries=retries)[0])
+
+
+def test_a_patch_that_was_taken_before_a_checkpoint_is_taken_behind_it(bench: Bench) -> None:
+    turning = Turning(bench)
+    assert turning.deliver(0) == "RETRY"
+    turning.word = "another"  # it cannot be replayed from its first line
+    assert turning.deliver(1) == "IGNORED"
+    assert turning.deliver(1) == "SUCCESS"
+    assert turning.calls == ["first", "new0", "new1", "new2", "new3"]
+
+
+def test_a_run_that_took_the_old_way_before_its_checkpoint_keeps_it_behind_it(bench: Bench) -> None:
+    turning = Turning(bench)
+    turning.asks, turning.retries = False, 2
+    assert turning.deliver(0) == "RETRY"  # old0 old1 old2
+    turning.asks = True
+    assert turning.deliver(1) == "RETRY"  # past the place: false, and nothing new is done
+    assert turning.calls == ["first", "old0", "old1", "old2"]
+    assert turning.deliver(2) == "SUCCESS"
+    assert turning.calls[-1] == "old3"
+
+
+def test_a_checkpoint_names_the_answers_that_were_given_by_then(bench: Bench) -> None:
+    turning = Turning(bench)
+    turning.deliver(0)
+    (saved,) = bench.history(bench.run_id).checkpoints
+    assert saved.patches == (("x", True),)
+
+
+def test_a_run_whose_body_had_ended_before_the_change_takes_the_old_way(
+    bench: Bench, tmp_path: Path
+) -> None:
+    asks: list[bool] = []
+    calls: list[str] = []
+
+    @step(name="act")
+    def act(name: str) -> None:
+        calls.append(name)
+
+    def body() -> int:
+        act("a")
+        if asks and current_run.patched("x"):
+            act("b")
+        return 1
+
+    bench.task(body, verify=lambda result: current_run.patched("in the check"))
+    bench.run_id = bench.send("body")
+    point = CrashPoint("run.verifying", when="after", directory=tmp_path)
+    bench.app.commander.close()
+
+    def dies(_: Forked) -> Any:
+        os.environ.update(point.environment())
+        arm()
+        return bench.deliver(bench.run_id)
+
+    with Forked(dies) as process, pytest.raises(EOFError):
+        process.hear()
+    bench.app.commander.bootstrapper.bootstrap()
+    asks.append(True)
+    assert rehearse(bench.app.commander, bench.history(bench.run_id)).verdict is Verdict.SAME
+    assert bench.deliver(bench.run_id) == ("SUCCESS", 1)
+    assert calls == []
+    kinds = [entry.name for entry in bench.history(bench.run_id).entries.values()]
+    assert kinds == ["act", "in the check"]
+    assert rehearse(bench.app.commander, bench.history(bench.run_id)).verdict is Verdict.SAME
+
+
+@pytest.mark.parametrize("raises", [False, True])
+def test_a_rehearsal_of_what_is_over_takes_the_old_way_too(bench: Bench, raises: bool) -> None:
+    asks: list[bool] = []
+
+    def body() -> int:
+        current_run.now()
+        if asks and current_run.patched("x"):
+            return 2
+        if raises:
+            raise LookupError("as ever")
+        return 1
+
+    bench.run(body)
+    asks.append(True)
+    told = rehearse(bench.app.commander, bench.history(bench.run_id))
+    assert told.verdict is Verdict.SAME, told

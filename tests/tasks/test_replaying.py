@@ -19,7 +19,8 @@ from celery_commander.tasks import (
     replay_history,
     step,
 )
-from celery_commander.tasks.replaying import Replayed, exported, rehearse
+from celery_commander.tasks.kept_history import exported
+from celery_commander.tasks.replaying import Replayed, rehearse
 from tests.tasks.bench import Bench
 from tests.tasks.cli_kit import answer, invoke
 
@@ -283,6 +284,39 @@ def test_the_command_replays_a_run_a_file_and_all_that_are_unfinished(
 
     app.tasks.pop("order")
     assert invoke(app, "replay", "--all", "--check").exit_code == 4
+    for asked in ((run_id,), ("--file", str(path))):
+        told = invoke(app, "replay", *asked)
+        assert told.exit_code == 4
+        assert "order" in told.output
+
+
+def test_one_that_cannot_be_told_stops_none_of_the_others(shop: Shop) -> None:
+    app, first = shop.bench.app, shop.start()
+    engine = app.commander.engine
+    life = engine.history(first)[0].payload
+    broken = life | {"message": life["message"] | {"body": "no arguments"}}
+    engine.append("run.created", broken, run_id="0 before the other")
+    told = answer(app, "replay", "--all")
+    assert told["counts"] == {"same": 1, "diverged": 0, "not replayable": 1}
+    assert [run["run_id"] for run in told["runs"]] == ["0 before the other"]
+    assert invoke(app, "replay", "--all", "--check").exit_code == 4
+
+
+def test_finished_runs_are_replayed_where_their_state_is_asked_for(shop: Shop) -> None:
+    app = shop.bench.app
+    shop.start()
+    shop.finish()
+    shop.start()
+    assert answer(app, "replay", "--all")["counts"]["same"] == 1
+    assert answer(app, "replay", "--all", "--state", "committed")["counts"]["same"] == 1
+    both = ("--state", "COMMITTED", "--state", "PAUSED")
+    assert answer(app, "replay", "--all", *both)["counts"]["same"] == 2
+    assert answer(app, "replay", "--all", *both, "--task", "another")["counts"]["same"] == 0
+    shop.deploy(ships_first(shop))
+    told = invoke(app, "replay", "--all", "--check", *both)
+    assert told.exit_code == 3
+    assert told.output.index("PAUSED") < told.output.index("COMMITTED")
+    assert invoke(app, "replay", shop.bench.run_id, "--check").exit_code == 2
 
 
 def test_the_commands_say_what_is_wrong_with_the_question(shop: Shop, tmp_path: Path) -> None:
